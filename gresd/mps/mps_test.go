@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/mps/fake"
@@ -485,21 +484,5 @@ func TestTheEnvironmentOfAJob(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
-	}
-}
-
-// The longest run_dir that a configuration may have leaves room for all sockets.
-func TestTheConfigurationLeavesRoomForSockets(t *testing.T) {
-	c := config.Default()
-	c.MPS.Engines = []gpu.Engine{gpu.MPS}
-	const longest = 108 - 1 // bytes of the name of a Unix socket
-	key := Key{Card: "GPU-00000000-0000-0000-0000-000000000000", UID: 1<<32 - 1}
-	for spare, fits := range map[int]bool{0: true, -1: false} {
-		c.Paths.RunDir = "/"
-		n := longest - spare - len(folderOf(c.Paths.MPS(), key).pipe()+"/control_privileged")
-		c.Paths.RunDir = "/" + strings.Repeat("x", n-1) // one slash more follows
-		if err := c.Validate(); (err == nil) != fits {
-			t.Errorf("a socket of %d bytes: %v", len(folderOf(c.Paths.MPS(), key).pipe()+"/control_privileged"), err)
-		}
 	}
 }

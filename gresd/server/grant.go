@@ -186,19 +186,18 @@ func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 	case w.Restart == 0:
 		return true
 	}
-	// A grant that a process uses is of this run. A grant without processes can be made again.
+	// A grant with a process is of this run, and another grant can be made again.
 	view, err := s.grants.Cache(w.JobID, 0)
 	return err == nil && slices.ContainsFunc(view.Slots, func(slot libvgpu.SlotView) bool { return slot.Alive })
 }
 
 // facts asks slurmctld until it answers or the time is up: it may be starting.
-func (s *Server) facts(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
+func (s *Server) facts(ctx context.Context, w wire.Request) (facts slurm.JobFacts, err error) {
 	ask := func() (slurm.JobFacts, error) { return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
 	if w.Node == "" { // a task asks: Slurm does not tell it the name of its node
 		ask = func() (slurm.JobFacts, error) { return s.node.Facts(ctx, w.JobID) }
 	}
-	var facts slurm.JobFacts
-	err := node.UntilAnswered(ctx, func() (err error) {
+	err = node.UntilAnswered(ctx, func() (err error) {
 		facts, err = ask()
 		return err
 	})

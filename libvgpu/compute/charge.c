@@ -71,10 +71,11 @@ double vgpu_gate_count(struct gate *g, double ns, uint64_t now)
 	return (double)counted;
 }
 
-void vgpu_gate_begin(const struct gate *g, uint64_t now)
+void vgpu_gate_begin(struct gate *g, uint64_t now)
 {
 	uint64_t *to = &vgpu_state.cache.header->counted_ns[g->card], old = LOAD(to);
 
+	vgpu_gate_progress(g, now);
 	if (oldest_work(g, now) < now)
 		return;
 	while (old < now && !CAS(to, &old, now))

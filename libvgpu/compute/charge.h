@@ -15,8 +15,9 @@ uint64_t vgpu_batch_charge(struct gate *g, struct vgpu_stream_batch *b, double s
  * not counted for the job yet: they are now. */
 double vgpu_gate_count(struct gate *g, double ns, uint64_t now);
 
-/* The job has no work in flight, and launches some now: the time before is not counted for that. */
-void vgpu_gate_begin(const struct gate *g, uint64_t now);
+/* The job has no work in flight, and launches some now. The idle time before is not counted. Other
+ * processes wait for this work as if some had just completed, so that long kernels run in turn. */
+void vgpu_gate_begin(struct gate *g, uint64_t now);
 
 /* What work is charged that was launched in this batch or behind it in its lane, and will not
  * be measured. */

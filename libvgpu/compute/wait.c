@@ -349,11 +349,8 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 		*events = !vgpu_events_barred();
 		if (*events && ask)
 			vgpu_batch_reap(g, now);
-		/* In turns the job stands idle while others have theirs: what it is due
-		 * meanwhile is not a saved-up burst. */
 		in_flight = job_inflight(g, now);
-		/* Work in flight may stand behind work that nobody is charged for: the time in
-		 * which that runs is no credit. */
+		/* The bound also applies while uncharged work runs in front of the job's work. */
 		vgpu_budget_refill(budget, now, g->schedule.cores,
 				   (int64_t)(in_flight + g->more_ns +
 					     (vgpu_takes_turns(g) ? TURN_BURST_NS : BURST_NS)));
@@ -388,10 +385,8 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 		vgpu_gate_nap(g, ns);
 		note_held(g, &w, vgpu_now() - now);
 	}
-	if (!in_flight) {
+	if (!in_flight)
 		vgpu_gate_begin(g, now);
-		vgpu_gate_progress(g, now);
-	}
 	note_launch(g, l->est_ns, now);
 	if (began)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
