@@ -55,7 +55,7 @@ local REFUSED = slurm.ESLURM_INVALID_GRES or 2072 -- "Invalid generic resource (
 -- type, so the smallest of the cluster. placement: "slurm" backs vgpu by shard,
 -- "gresd" leaves the name vgpu and counts it (nodes with Gres=vgpu:400). count:
 -- shards are counted as gres/vgpu as well, for quotas. partitions: what a
--- partition gives and forbids, modes, engines: what may be asked for, see vgpu_cards.lua.
+-- partition gives and forbids. modes, engines: allowed values of a request (vgpu_cards.lua).
 local site
 local FOLDER = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or "./"
 

@@ -206,7 +206,7 @@ const (
 	TrustAll     = "all"
 )
 
-// What gresd does with a sick card.
+// Actions of gresd on a sick card.
 const (
 	HealthCordon = "cordon" // no new jobs on it
 	HealthDrain  = "drain"  // and none on its node
@@ -220,7 +220,7 @@ type Health struct {
 	CleanProbes uint32   `toml:"clean_probes" range:"0 1000000"` // that make a card well; 0: only an administrator does
 }
 
-// What gresd does with a process that breaks a rule.
+// Actions of gresd on a process that breaks a rule.
 const (
 	AuditReport = "report" // log, metric, message
 	AuditKill   = "kill"   // and SIGKILL

@@ -16,7 +16,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
 )
 
-// GresConfOptions are what gresd gres-conf and vgpuctl gres-conf take.
+// GresConfOptions are the flags of gresd gres-conf.
 type GresConfOptions struct {
 	count bool
 	nodes string
@@ -67,13 +67,13 @@ func withConfig(cards []gpu.Card, cfg config.Config) (applied []gpu.Card) {
 	return applied
 }
 
-// gresConf is a node for which gres.conf is written or checked.
+// gresConf has the facts of a node that its gres.conf depends on.
 type gresConf struct {
 	cards    []gpu.Card
 	topology *topology.Topology // nil: lines have no cores
 	cores    topology.CoreMap
 	mode     string // [placement] mode
-	count    bool   // gres/vgpu is counted beside shards
+	count    bool   // gres/vgpu is counted in addition to shards
 	// nodes are the nodes that the lines are for, "gpu[01-08]", in a gres.conf of several kinds
 	// of nodes; "" for a file of one node.
 	nodes string
@@ -91,12 +91,12 @@ type gresLine struct {
 // lines are the lines for the cards of a node. Each GPU has a Type: without one, slurmctld loses the
 // use of each card when it restarts, and srun --gres=vgpu:TYPE:N finds no card for its step.
 //
-// A MIG instance has one File=, that of its compute instance's capability, which nobody else
+// A MIG instance has one File=: the capability of its compute instance, which no other instance
 // needs. MultipleFiles= is Slurm's own key for all files of an instance. But with it the plugins of
 // gres/shard count each of the files as a card (22.05), or discard the shards (24.11).
 //
-// The order is that of the device files, and not that of the tree where the two differ: Slurm's IDX
-// counts lines, and gresd reads it as a place in that order. There is never a Links=: equal links
+// The lines have the order of the device files. Slurm's IDX counts lines, and gresd reads it as an
+// index into the device files. There is never a Links=: equal links
 // say nothing, and if they differ, Slurm from 24.05 on prefers the cards with the fewest.
 func (n gresConf) lines() (all []gresLine) {
 	shares, sum := map[string]int{}, 0
@@ -129,8 +129,8 @@ func (n gresConf) lines() (all []gresLine) {
 	return all
 }
 
-// text is the lines of gres.conf. Comments in it tell what belongs into slurm.conf, and what is
-// special about the topology.
+// text returns the lines of gres.conf. Its comments have the lines for slurm.conf, and notes about the
+// topology.
 func (n gresConf) text() string {
 	if len(n.cards) == 0 {
 		return "# no GPU on this node\n"
@@ -203,8 +203,8 @@ func (n gresConf) remarks(bound bool) string {
 	return out.String()
 }
 
-// gresDifferences are what differs between a gres.conf and the lines for the cards, as arguments of
-// rules.
+// gresDifferences are the differences between a gres.conf and the lines for the cards, as arguments
+// of rules.
 type gresDifferences struct{ automatic, order, missing, untyped, count, unknown faults }
 
 // compare compares the lines of a gres.conf with those for the cards.
@@ -252,7 +252,7 @@ func (n gresConf) compare(path string, lines []string) (d gresDifferences) {
 	}
 	for _, left := range slices.Sorted(maps.Keys(has)) {
 		name, file, _ := strings.Cut(left, " ")
-		// Where gresd places, and on MIG devices, shards do no harm.
+		// Shards do no harm on MIG devices, or if gresd places.
 		if !slices.ContainsFunc(n.cards, func(c gpu.Card) bool { return c.File() == file }) {
 			d.unknown = append(d.unknown, []any{path, name, file})
 		}
@@ -260,8 +260,8 @@ func (n gresConf) compare(path string, lines []string) (d gresDifferences) {
 	return d
 }
 
-// linesOf returns the lines of gres.conf for a node: those that name it, and those without a
-// NodeName=, which are for all.
+// linesOf returns the lines of gres.conf for a node: lines that name the node, and lines without a
+// NodeName=.
 func linesOf(lines []string, node string) []string {
 	return slices.DeleteFunc(lines, func(line string) bool {
 		for word := range strings.FieldsSeq(line) {

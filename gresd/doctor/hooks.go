@@ -40,7 +40,7 @@ func (s settings) dir() string {
 	return filepath.Dir(conf)
 }
 
-// isController says whether slurmctld is meant to run on this host.
+// isController reports whether slurm.conf names this host as a SlurmctldHost.
 func (s settings) isController() bool {
 	host, short := hostNames()
 	for _, name := range []string{"SlurmctldHost", "SlurmctldHost[0]", "SlurmctldHost[1]"} {
@@ -52,7 +52,7 @@ func (s settings) isController() bool {
 	return false
 }
 
-// lookSettings takes the settings that slurmctld has reported, or else those of slurm.conf.
+// lookSettings reads the settings from slurmctld. Without an answer, it reads slurm.conf.
 func lookSettings(_ context.Context, n *node) error {
 	if n.settings = n.slurm; n.slurm != nil {
 		return nil
@@ -97,7 +97,7 @@ func (n *node) brokenHooks(others bool, names ...string) faults {
 	})
 }
 
-// callsPrologs says whether a program is ours, or a script that names it.
+// callsPrologs reports whether a program is vgpu-prolog, or a script that names vgpu-prolog.
 func callsPrologs(path string) (bool, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -131,8 +131,8 @@ func (n *node) script(setting, file, does string) script {
 	return s
 }
 
-// scripts are those that Slurm must run. Where gresd places, slurmctld has no shards for
-// cli_filter.lua to ask for.
+// scripts returns the Lua scripts that Slurm must run. If gresd places, jobs request no shards, and
+// cli_filter.lua is not necessary.
 func (n *node) scripts() []script {
 	all := []script{n.script("JobSubmitPlugins", "job_submit.lua", "--gres=vgpu:N is not turned into shares")}
 	if n.slurmPlaces() {
@@ -194,7 +194,7 @@ func findPlugin(path string, depth int) ([]string, error) {
 	return nil, nil
 }
 
-// checkPlugin finds the plugin as Slurm does, and says what is wrong with it.
+// checkPlugin searches the plugin as Slurm does, and returns an error if Slurm cannot use it.
 func (n *node) checkPlugin(name string) error {
 	if filepath.IsAbs(name) {
 		return trusted(name)

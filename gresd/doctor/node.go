@@ -56,7 +56,7 @@ type node struct {
 	synchronized bool
 
 	slurm     settings // of slurmctld; nil: not asked, or no answer
-	name      string   // what Slurm calls this node
+	name      string   // NodeName of this node
 	record    slurm.NodeFacts
 	recordErr error
 
@@ -132,7 +132,7 @@ func lookLibrary(ctx context.Context, n *node) error {
 	return nil
 }
 
-// trusted says what is wrong with a file that every process of a job loads.
+// trusted returns an error if a user can write a file that every process of a job loads.
 func trusted(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -160,7 +160,7 @@ func unknownSymbols(runDir string) (jobs []string) {
 	for _, path := range caches {
 		view, err := libvgpu.ReadCache(path)
 		if err != nil {
-			continue // of a job that ends, or one that has overwritten it
+			continue // the job has ended, or has overwritten the file
 		}
 		if slices.ContainsFunc(view.Slots, func(s libvgpu.SlotView) bool { return s.UnknownSymbols > 0 }) {
 			jobs = append(jobs, filepath.Base(filepath.Dir(path)))
@@ -185,7 +185,7 @@ func lookGresd(ctx context.Context, n *node) error {
 	return nil
 }
 
-// sameCards says whether gresd and the driver know the same cards.
+// sameCards reports whether gresd and the driver know the same cards.
 func (n *node) sameCards() bool {
 	own, gresds := map[string]bool{}, map[string]bool{}
 	for _, c := range n.list {
@@ -313,8 +313,8 @@ func (n *node) gresConf() gresConf {
 	return gresConf{cards: withConfig(n.list, n.cfg), mode: n.cfg.Placement.By}
 }
 
-// sameGres compares counts by name, because types are the site's own words. Where slurmctld places, a
-// count of gres/vgpu may be there for statistics.
+// sameGres compares counts by name, because the site chooses the types. If slurmctld places, it
+// ignores a count of gres/vgpu, which can exist for statistics.
 func sameGres(want, has string) bool {
 	wants, there := slurm.CountGRES(want), slurm.CountGRES(has)
 	if wants["vgpu"] == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
-// Versions of what NVML runs on.
+// Versions are the versions of driver, NVML and CUDA.
 type Versions struct {
 	Driver string // "580.95.05"
 	NVML   string // "13.580.95.05"
@@ -26,7 +26,7 @@ type Process struct {
 	Kind   ProcessKind
 }
 
-// ProcessKind is what a process does on a card; it may do several things.
+// ProcessKind is a set of the kinds of work of a process on a card.
 type ProcessKind uint8
 
 // Kinds of processes, one bit each.

@@ -37,7 +37,7 @@ var (
 	ErrClosed = errors.New("ledger is closed")
 )
 
-// State says how a job's request ended.
+// State is the result of a job's request.
 type State string
 
 // States of a record.
@@ -46,7 +46,7 @@ const (
 	Refused State = "refused" // Reason says why; it holds nothing
 )
 
-// UnknownRun stands for a run of a job that nobody could tell.
+// UnknownRun is the run of a job whose number of restarts is unknown.
 const UnknownRun = -1
 
 // Record is one job of this node.
@@ -88,12 +88,12 @@ type Ledger struct {
 	// mu guards all below. It is not held while the disk is written: changes that
 	// come meanwhile share the next write (see commit.go).
 	mu      sync.RWMutex
-	records map[uint32]*stored // never changed; with what is on its way to the disk
+	records map[uint32]*stored // immutable records, also the unwritten ones
 	lock    *os.File           // nil once closed
 
-	openBatch, writingBatch *batch // the one that collects changes, and the one that is being written
+	openBatch, writingBatch *batch // collects changes; is being written
 	writing                 bool   // some goroutine writes
-	diskUnknown             bool   // the last write failed: the disk may hold what nobody was told
+	diskUnknown             bool   // the last write failed: the disk can have changes that were reported as failed
 	written                 sync.Cond
 	snapshots               int   // that are being written
 	unsaved                 error // why the last snapshot could not be written
@@ -163,7 +163,7 @@ func (l *Ledger) InUse() place.InUse {
 	return l.useWithout(0)
 }
 
-// useWithout is InUse without one job. l.mu is held.
+// useWithout is InUse without one job. Call it with l.mu.
 func (l *Ledger) useWithout(jobID uint32) place.InUse {
 	inUse := place.InUse{}
 	for _, r := range l.records {
@@ -174,8 +174,8 @@ func (l *Ledger) useWithout(jobID uint32) place.InUse {
 	return inUse
 }
 
-// GetWithOtherUse returns the record of a job, as [Ledger.Get] does, and what all other jobs
-// hold on each card, both of the same moment.
+// GetWithOtherUse returns the record of a job, as [Ledger.Get] does, and the use of each card by all
+// other jobs at the same moment.
 func (l *Ledger) GetWithOtherUse(jobID uint32) (rec Record, others place.InUse, known bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -207,12 +207,12 @@ func (p Pending) Wait() error {
 	return nil
 }
 
-// Commit adds the record, or replaces the one of the same job. When it returns
+// Commit adds a record, or replaces the record of the same job. When it returns
 // nil the record is durable. With an error, readers see the ledger as before;
 // the disk may already hold the record, until the next write.
 func (l *Ledger) Commit(r Record) error { return l.Begin(r).Wait() }
 
-// Begin is Commit without the wait. The caller tells nobody before Wait. Changes
+// Begin is Commit without the wait. The caller must not reply before Wait returns. Changes
 // of one and the same job must not overlap.
 func (l *Ledger) Begin(r Record) Pending {
 	p := Pending{what: fmt.Sprintf("commit job %d to ledger %s", r.JobID, l.path)}
@@ -270,7 +270,7 @@ type undoing struct {
 	old   *stored // nil: there was none
 }
 
-// collect notes a change, and how the record is before it. l.mu is held.
+// collect adds a change, and the record before the change, to the open batch. Call it with l.mu.
 func (l *Ledger) collect(jobID uint32, before string, change []byte, after string) *batch {
 	if l.openBatch == nil {
 		l.openBatch = &batch{done: make(chan struct{})}

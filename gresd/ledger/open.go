@@ -17,12 +17,11 @@ import (
 
 // Open opens the ledger in path (…/ledger.json), makes its folder (0700) and
 // takes an exclusive lock on path+".lock". An absent file is an empty ledger,
-// whatever journals there are.
+// even if journals exist.
 //
-// When a file is torn, corrupt or of no known version, Open moves all aside
-// and returns BOTH a usable empty ledger and an [ErrCorrupt], so that the
-// caller can say so and rebuild. With every other error the ledger is nil; one
-// that a newer gresd wrote is left alone ([ErrNewer]). A write at the end that
+// If a file is torn, corrupt or of an unknown version, Open renames all files and returns BOTH a usable
+// empty ledger and an [ErrCorrupt]. The caller can then report this and rebuild the records. With every
+// other error the ledger is nil. Open does not change a ledger of a newer gresd ([ErrNewer]). A write at the end that
 // was never finished is no error; see [Ledger.Torn].
 func Open(path string) (*Ledger, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -56,7 +55,7 @@ func Open(path string) (*Ledger, error) {
 	return l, fmt.Errorf("%w: %s: %w: kept as %s, starting from live jobs", ErrCorrupt, path, why, moved)
 }
 
-// load reads the files; why says that they are not to be trusted.
+// load reads the files. why is set if their content is damaged.
 func (l *Ledger) load() (why, err error) {
 	exist, err := journalsOf(l.path)
 	if err != nil {
@@ -82,7 +81,7 @@ func (l *Ledger) load() (why, err error) {
 	}
 	l.torn = f.torn
 	l.out.ledger, l.out.journal, l.out.seq, l.out.based = d.Ledger, f.last, f.seq, true
-	// What a killed gresd wrote and did not sync is believed from now on.
+	// A killed gresd can have written journals without a sync. From here on, their records count.
 	for n := d.Journal; n <= f.last && err == nil; n++ {
 		err = syncPath(journalPath(l.path, n))
 	}
@@ -114,8 +113,8 @@ func (l *Ledger) loadRecords(records map[uint32]Record) error {
 	return nil
 }
 
-// setAside keeps journals that belong to no ledger for people to look at, and
-// removes those that say nothing, as a killed gresd leaves that began a ledger.
+// setAside renames journals without a ledger, so that an administrator can read them. It removes empty
+// journals: a gresd that was killed while it made a ledger leaves such files.
 func (l *Ledger) setAside(now time.Time) error {
 	exist, err := journalsOf(l.path)
 	for _, number := range exist {
@@ -136,8 +135,8 @@ func (l *Ledger) setAside(now time.Time) error {
 	return err
 }
 
-// lockWait is for the children of a gresd that was killed: one that was just being
-// started has the lock until it has become another program.
+// lockWait is the time for children of a killed gresd to release the lock. A new child has the lock
+// until its execve.
 const lockWait = time.Second
 
 // takeLock locks a file of its own: the ledger itself is replaced at each

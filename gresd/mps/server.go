@@ -21,7 +21,7 @@ const (
 	mostBackoff = time.Minute
 )
 
-// jobDemand is what one job wants of a server.
+// jobDemand is the demand of one job on a server.
 type jobDemand struct {
 	percent gpu.Share
 	tries   int // starts that had ended when the job came
@@ -74,7 +74,7 @@ func (s *server) report(d *daemon, err error) {
 	s.m.broadcast()
 }
 
-// target is what is wanted of a server at a moment.
+// target is the state that a server should have.
 type target struct {
 	wanted      bool
 	settled     bool // all jobs of the node are known

@@ -17,7 +17,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
-// Slurm is what gresd asks of slurmctld, and what it has slurmctld do.
+// Slurm has the questions and commands of gresd to slurmctld.
 type Slurm interface {
 	Job(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)
 	Brief(ctx context.Context, jobID uint32, node string) (slurm.JobFacts, error)

@@ -192,9 +192,9 @@ func newVerdict(card gpu.Card, inUse InUse) Verdict {
 	}
 }
 
-// room says what is missing for Want, or "". compute is what the request takes
-// of the card apart from its memory: where that would fit, memory is what is
-// short, even though the card's units are what is counted.
+// room returns the reason why Want does not fit, or "". compute is the part of the card that the
+// request needs without its memory. If that part fits, the reason is memory, although units of the
+// card are counted.
 func (v Verdict) room(compute gpu.Share) Reason {
 	switch {
 	case v.Free.fits(v.Want):

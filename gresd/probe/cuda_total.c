@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_total.c - what a program is told of a card's memory. */
+/* cuda_total.c - the memory of a card that a program sees. */
 #include "cuda.h"
 
 #include <string.h>

@@ -98,7 +98,7 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 	return rec, s.ledger.Begin(rec), nil
 }
 
-// recordOf starts a record from what slurmctld says of the job.
+// recordOf returns the first record of a job from the facts of slurmctld.
 func recordOf(facts slurm.JobFacts, req request.Request, restart uint32) ledger.Record {
 	return ledger.Record{
 		JobID: facts.JobID, UID: facts.UID, GID: facts.GID, User: facts.User,
@@ -282,10 +282,10 @@ func (s *Server) countCards(jobID uint32) {
 	}
 }
 
-// contextCost is what the card counts for a process with one CUDA context.
+// contextCost is the memory that the card counts for a process with one CUDA context.
 func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Total() }
 
-// Uncounted is what the card takes for each process beyond what it counts for it.
+// Uncounted is the memory that a process uses on the card and the card does not count for it.
 func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
 
 func (s *Server) costOn(uuid gpu.UUID) probe.Figure {

@@ -19,7 +19,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
-// choice is what divides the cards of a job.
+// choice is the engine for the cards of a job.
 type choice struct {
 	engine gpu.Engine
 	why    string // gresd took it, for a job that leaves it to gresd; "" where job or site name one
@@ -33,7 +33,7 @@ func (c choice) asked() gpu.Engine {
 	return c.engine
 }
 
-// addTo adds gresd's choice to what a job is told.
+// addTo adds the choice of gresd to the explanation for a job.
 func (c choice) addTo(e *wire.Explanation) {
 	if c.why != "" {
 		e.Engine, e.EngineWhy = string(c.engine), c.why
@@ -72,8 +72,8 @@ func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu
 	return choice{gpu.Concurrent, "all jobs on the card were " + s.trustedWords()}
 }
 
-// trusted says whether the user of a job trusts that of another one. An account that is not known is
-// nobody's.
+// trusted reports whether the users of two jobs trust each other. An unknown account is equal to no
+// account.
 func (s *Server) trusted(facts slurm.JobFacts, rec *ledger.Record) bool {
 	switch s.cfg().MPS.Trust {
 	case config.TrustAll:
@@ -91,7 +91,7 @@ func (s *Server) trustedWords() string {
 	}[s.cfg().MPS.Trust]
 }
 
-// neighborRecords are the other jobs on a card of which something holds.
+// neighborRecords returns the records of other jobs on a card for which holds is true.
 func (s *Server) neighborRecords(facts slurm.JobFacts, card gpu.UUID, holds func(*ledger.Record) bool) []ledger.Record {
 	return s.ledger.Find(func(rec *ledger.Record) bool {
 		return rec.State == ledger.Granted && rec.JobID != facts.JobID &&
@@ -155,9 +155,9 @@ func engineOfRecord(rec *ledger.Record) gpu.Engine { return cmp.Or(rec.Request.E
 // shared says how jobs of an engine share a card, for messages.
 var shared = map[gpu.Engine]string{gpu.Time: "shared by time with", gpu.MPS: "divided by MPS for", gpu.Concurrent: "shared by the engine concurrent with"}
 
-// checkNeighbors says why a job cannot share a card with those that are on it. A
-// server of MPS is one user of the card's time, with a slice that none of its
-// clients can set: beside it no job would have its share. The queue is locked.
+// checkNeighbors returns an error if a job cannot share a card with the jobs there. To the card, an
+// MPS server is one process, and no client can set its time slice. Next to it, no job would have its
+// share. Call it with the queue locked.
 func (s *Server) checkNeighbors(facts slurm.JobFacts, chosen choice, card gpu.UUID, index int) error {
 	engine := chosen.engine
 	if engine != gpu.Time && card.IsInstance() {

@@ -22,8 +22,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// grant serves the Prolog of one job. decide takes the job's share in the ledger and makes its
-// files, or says why not; settle does what follows in Slurm, and answers.
+// grant serves the Prolog of one job. decide records the job's share in the ledger and makes its
+// files, or returns the reason against a share. settle then changes the job in Slurm and replies.
 func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	start := time.Now()
 	ctx, done := s.deciding.begin(ctx, w.JobID, w.Order)
@@ -49,18 +49,18 @@ func (s *Server) grant(ctx context.Context, w wire.Request) wire.Reply {
 	return rep
 }
 
-// verdict says what is to be done about a job.
+// verdict is the next step for a job.
 type verdict int
 
 const (
-	toReply    verdict = iota // nothing: it is told the reply
-	placed                    // it has its cards, and is told the reply
+	toReply    verdict = iota // only reply
+	placed                    // the job has its cards: reply
 	refused                   // its tasks fail with the reason
 	sentBack                  // it goes back into the queue, or is refused where it cannot
 	turnedAway                // it goes back into the queue of another cluster, and nothing is recorded
 )
 
-// outcome is what was decided for a job whose Prolog asks.
+// outcome is the decision for a job and the reply to its Prolog.
 type outcome struct {
 	verdict verdict
 	job     wire.Request
@@ -194,7 +194,7 @@ func (s *Server) sameRun(rec ledger.Record, w wire.Request) bool {
 // facts asks slurmctld until it answers or the time is up: it may be starting.
 func (s *Server) facts(ctx context.Context, w wire.Request) (facts slurm.JobFacts, err error) {
 	ask := func() (slurm.JobFacts, error) { return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node) }
-	if w.Node == "" { // a task asks: Slurm does not tell it the name of its node
+	if w.Node == "" { // from a task, which does not know the name of its node
 		ask = func() (slurm.JobFacts, error) { return s.node.Facts(ctx, w.JobID) }
 	}
 	err = node.UntilAnswered(ctx, func() (err error) {
@@ -216,11 +216,11 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 	}
 	words := optionsOf(given).Merge(comment)
 	if facts.Het() && len(comment) > 0 {
-		// slurmd hands every component the options of the first one; what Lua
-		// wrote into the comment is the component's own.
+		// slurmd passes the options of the first component to all components. The comment has the
+		// component's own options, because job_submit.lua wrote them.
 		words = comment.Merge(nil)
 	} else if !facts.Batch || facts.Several() {
-		// The options may be those of a step; Lua wrote the job's own into the comment.
+		// The options can belong to a step. The comment has the options of the job.
 		words = comment.Merge(words)
 	}
 	if _, known := words["share"]; !known && s.cfg().Placement.By == config.PlacementGresd {
@@ -244,7 +244,7 @@ func optionsOf(o wire.Options) request.Options {
 	return options
 }
 
-// read reads a request, with what the site says of all. clamp: see [request.Request].
+// read parses a request and adds the defaults of the site. clamp: see [request.Request].
 func (s *Server) read(words request.Options, clamp bool) (request.Request, error) {
 	defaults := s.cfg().RequestDefaults()
 	if s.cfg().Placement.By == config.PlacementGresd {
@@ -259,9 +259,9 @@ func (s *Server) read(words request.Options, clamp bool) (request.Request, error
 	return req, req.Check(s.cfg().RequestLimits())
 }
 
-// holdsShare says whether slurmctld gave the job shards of this node (or, where
-// gresd chooses the card, a count of gres/vgpu). Whole cards are ours only when
-// they were asked for as vgpu:100·k: Lua then leaves its word in the comment.
+// holdsShare reports whether slurmctld gave the job shards of this node. If gresd chooses the card, a
+// count of gres/vgpu is a share, too. Whole cards are a share only if the user requested vgpu:100·k. In
+// that case job_submit.lua has written the request into the comment.
 func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
 	if s.cfg().Placement.By == config.PlacementGresd {
 		return facts.Counted > 0
@@ -269,8 +269,8 @@ func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
 	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
 }
 
-// factsOf is what the Prolog says of a job, where slurmctld's word cannot be
-// read. It is enough to refuse the job, not to grant it.
+// factsOf returns the facts from the Prolog's request, for a job whose record from slurmctld is
+// unreadable. They are enough to refuse the job, but not to grant it a share.
 func factsOf(w wire.Request) slurm.JobFacts {
 	return slurm.JobFacts{
 		JobID: w.JobID, UID: w.UID, GID: w.GID, User: w.User, Account: w.Account, Partition: w.Partition,
@@ -335,7 +335,7 @@ func (s *Server) maxQueueWait(ctx context.Context, w wire.Request, facts slurm.J
 	return limit
 }
 
-// decideWhole is for a job without a share, where gresd chooses the cards of shares.
+// decideWhole decides about a job with whole cards on a node whose shares gresd places.
 func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.JobFacts) outcome {
 	cards := s.cards.At(facts.WholeCards)
 	if len(cards) == 0 {
@@ -352,7 +352,7 @@ func (s *Server) decideWhole(ctx context.Context, w wire.Request, facts slurm.Jo
 	return outcome{verdict: placed, job: w, facts: facts, reply: wire.Reply{OK: true, Result: wire.None}, waited: waited}
 }
 
-// unknown is for a job about which slurmctld was asked in vain.
+// unknown is the outcome if slurmctld did not answer about a job.
 func unknown(w wire.Request, err error) outcome {
 	switch {
 	case errors.Is(err, slurm.ErrNoJob):
@@ -360,7 +360,7 @@ func unknown(w wire.Request, err error) outcome {
 	case errors.Is(err, slurm.ErrUnavailable):
 		return answer(wire.BusyError("vgpu: grant: job %d: ask slurmctld: %v", w.JobID, err))
 	}
-	// What scontrol prints holds the user's own words, and no user may drain a node with them.
+	// The output of scontrol contains text of the user, and a user must not drain a node.
 	return refuse(w, factsOf(w), "vgpu: request: job %d: %v", w.JobID, err)
 }
 
@@ -383,7 +383,7 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error, wait
 	return answer(wire.NodeError("vgpu: grant: job %d: %v", w.JobID, why))
 }
 
-// isMistake says whether an error is about the request, and not about the node.
+// isMistake reports whether the request caused an error, and not the node.
 func isMistake(err error) bool {
 	var mistake *request.Error
 	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard) && !errors.Is(err, cards.ErrSick)
@@ -398,7 +398,7 @@ type jobLocks struct {
 
 type jobLock struct {
 	sync.Mutex
-	users int // those that hold it or wait
+	users int // goroutines that have the lock or wait for it
 }
 
 func (l *jobLocks) lock(jobID uint32) (unlock func()) {
@@ -442,7 +442,7 @@ func (s *Server) isLost() bool {
 	return s.lost
 }
 
-// wasAsked says whether this gresd has heard of a job itself. Its lock is held.
+// wasAsked reports whether this gresd has had a request about a job. Call it with the job's lock.
 func (l *jobLocks) wasAsked(jobID uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -455,8 +455,8 @@ func (l *jobLocks) forgetAsked() {
 	l.asked = nil
 }
 
-// deciding are the requests for shares that are being decided. Whose job ends
-// meanwhile is told so: what is decided then leaves nothing behind.
+// deciding holds the open requests for shares. If a job ends during its request, the request is
+// canceled and leaves no record and no file.
 type deciding struct {
 	mu   sync.Mutex
 	jobs map[uint32][]*context.CancelCauseFunc

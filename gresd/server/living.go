@@ -21,7 +21,7 @@ import (
 // been started at once.
 const firstWithin = 20 * time.Second
 
-// compareScope says whom slurmctld is asked about, of the jobs without a slurmstepd.
+// compareScope selects the jobs without a slurmstepd that gresd asks slurmctld about.
 type compareScope int
 
 const (
@@ -65,8 +65,8 @@ func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
 	return marks, err
 }
 
-// livingJobs are those of the jobs that hold resources of this node: they have a slurmstepd here, or
-// slurmctld says so. A job that gresd does not ask about now counts as living. A job without a clear
+// livingJobs returns the jobs that hold resources of this node: the job has a slurmstepd here, or
+// slurmctld confirms it. A job that gresd does not ask about now counts as living. A job without a clear
 // answer counts as living, too, and the error has the answer. If slurmctld is silent, the map is nil.
 func (s *Server) livingJobs(ctx context.Context, jobs []uint32, whom compareScope) (map[uint32]bool, error) {
 	live := s.steps.Living(jobs)

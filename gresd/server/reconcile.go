@@ -367,7 +367,7 @@ func (u *unreconciled) note(err error, nothing bool) {
 	u.why = err
 }
 
-// problems are those of comparisons, for an administrator.
+// problems returns the problems of comparisons, for an administrator.
 func (s *Server) problems() []string {
 	return slices.Concat(s.unreconciled.problems(), s.unwritten.problems())
 }

@@ -54,7 +54,7 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Parts are what a server is made of. All but NoBeats must be set.
+// Parts are the arguments of [New]. All but NoBeats must be set.
 type Parts struct {
 	Config   *config.InForce
 	Steps    Steps
@@ -237,7 +237,7 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 	return nil
 }
 
-// RunPeriodic is what Run does about each minute.
+// RunPeriodic does the work that Run repeats about once a minute.
 func (s *Server) RunPeriodic(ctx context.Context) {
 	s.refreshCards()
 	s.reconcile(ctx, due)

@@ -49,8 +49,8 @@ func (c *Client) Pending(ctx context.Context, uid int) (string, error) {
 	return c.run(ctx, "squeue", args...)
 }
 
-// queueLines yields the columns of squeue's lines, the first of which is the job's number. It leaves
-// out the later lines of a comment that has several.
+// queueLines yields the columns of squeue's lines. The first column is the job's number. It skips the
+// further lines of a comment with several lines.
 func queueLines(text string, columns int) iter.Seq2[uint32, []string] {
 	return func(yield func(uint32, []string) bool) {
 		for line := range strings.Lines(text) {
@@ -91,8 +91,7 @@ func hosts(list, only string) ([]string, error) {
 	return names, nil
 }
 
-// HostlistContains says whether a list of nodes as in slurm.conf, "gpu[01-08],login1", names that
-// node.
+// HostlistContains reports whether a host list of Slurm, such as "gpu[01-08],login1", contains a node.
 func HostlistContains(list, node string) (bool, error) {
 	if node == "" {
 		return false, nil

@@ -27,8 +27,7 @@ const (
 	throttledFrom = 1.0
 )
 
-// rateCache holds what jobs did in the last second or so. It is measured only when
-// somebody asks.
+// rateCache has the rates of jobs over the last second. They are measured only for a request.
 type rateCache struct {
 	mu     sync.Mutex
 	at     time.Time

@@ -32,7 +32,7 @@ type Commands interface {
 	Problem() string  // why they do not work; "" if they do
 }
 
-// Parts are what a Reporter looks at. All but Samples, Commands, Usage, Past, Work and Slices must be set.
+// Parts are the sources of a Reporter. All but Samples, Commands, Usage, Past, Work and Slices must be set.
 type Parts struct {
 	Config   *config.InForce
 	Cards    *cards.Cards
@@ -43,8 +43,8 @@ type Parts struct {
 	ByMPS    func(jobID uint32) bool // the job computes through an MPS server
 	Samples  Samples                 // nil: not known
 	Commands Commands                // nil: not known
-	Usage    *endedjobs.Writer       // nil: what jobs have used is not written down
-	Past     *endedjobs.Store        // nil: what jobs did is not kept
+	Usage    *endedjobs.Writer       // nil: no accounting
+	Past     *endedjobs.Store        // nil: no reports of ended jobs
 	Problems []func() []string       // what else an administrator should look at
 	Private  []func() []string       // and what names jobs or processes of users: for root alone
 	Version  string

@@ -41,7 +41,7 @@ type Job struct {
 	ID    uint32    `json:"job_id"`
 	Since time.Time `json:"since"` // its first attempt
 	Times uint32    `json:"times"` // failed attempts
-	// Request is what it asks for.
+	// Request is the job's request.
 	Request request.Request `json:"request,omitzero"`
 	// Held are the cards that are reserved for it.
 	Held []gpu.UUID `json:"held,omitempty"`

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jobstate.c - files by which gresd tells tasks about its node, and the Prolog about their job. */
+/* jobstate.c - files in which gresd describes the node, and the Prolog describes a job, for tasks. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ bool vgpu_may_lose_shards(const char *run_dir)
 	return is_there(run_dir, "loses-shards");
 }
 
-/* The words are those of spank/prolog/state.go. */
+/* spank/prolog/state.go defines the words. */
 static bool has_state(const char *run_dir, uint32_t job, const char *state)
 {
 	struct vgpu_why why;
