@@ -49,7 +49,7 @@ static void depend(CUgraph g, CUgraphNode n, bool by_hand)
 		n->from[n->nfrom++] = deps[i];
 }
 
-/* out: of a node that is added by hand; NULL: of one that is captured */
+/* A captured node has no out: the driver gives it to no program. */
 static CUgraphNode node_new(CUgraph g, int type, CUgraphNode *out)
 {
 	CUgraphNode n = calloc(1, sizeof(*n));
