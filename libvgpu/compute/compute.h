@@ -16,7 +16,6 @@ struct vgpu_launch {
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
-	struct vgpu_apart *apart; /* where there is no lane */
 	bool past;                /* went past a budget that was used up (vgpu_gate_past) */
 	uint32_t samples;         /* so often its key was measured before */
 	uint64_t est_ns, more_ns; /* what it is taken for, and may take beyond that */
@@ -46,9 +45,8 @@ void vgpu_gate_drop_stream(CUstream stream);
  * vgpu_gate_ended(), which forgets it if it is gone. */
 void vgpu_gate_ends(CUcontext ctx);
 void vgpu_gate_ended(CUcontext ctx, bool gone);
-/* The host has waited for work, since the time began: what took long is charged at once, for the
- * process may end now, and what took longer than it was taken for puts estimates in doubt. */
-void vgpu_gate_waited(int card, uint64_t began);
+/* The host has waited for work. Long work is charged at once: the process may end now. */
+void vgpu_gate_waited(int card);
 /* Watcher's turn: closes idle batches, reaps completed ones. Returns true
  * while any is open or in flight. */
 bool vgpu_gate_tick(void);
