@@ -14,18 +14,11 @@
  * the host. */
 #define AMPLE_NS (BURST_NS / 2)
 /* Nothing says which of several streams worked at a moment. So one in so many launches is measured
- * alone, to see whether launches differ. */
+ * alone, to see whether launches differ. There is one stream after such a time without a second. */
+#define ONE_STREAM_NS 100000000u
 #define AMONG_STREAMS_EVERY 64
 
-static bool among_streams(const struct gate *g, const struct lane *l)
-{
-	for (unsigned i = 0; i < g->lanes; i++)
-		if (&g->lane[i] != l && (g->lane[i].open || g->lane[i].closed))
-			return true;
-	return false;
-}
-
-bool vgpu_batch_alone(const struct gate *g, const struct lane *l, const struct vgpu_cost *cost,
+bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		      const struct vgpu_launch *launch, int64_t balance, uint64_t now)
 {
 	if (!launch->samples || launch->waits)
@@ -34,9 +27,9 @@ bool vgpu_batch_alone(const struct gate *g, const struct lane *l, const struct v
 		return false;
 	if (cost->varies)
 		return true;
-	if (!vgpu_host_bound(g) || balance >= AMPLE_NS)
+	if (!vgpu_host_bound(g, now) || balance >= AMPLE_NS)
 		return false;
-	return !among_streams(g, l) || now / 4 % AMONG_STREAMS_EVERY == 0;
+	return now - g->several_ns > ONE_STREAM_NS || now / 4 % AMONG_STREAMS_EVERY == 0;
 }
 
 /* The newest of the closed batches of a lane while it runs; else NULL. */
@@ -90,7 +83,7 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
 	int64_t balance = LOAD(&vgpu_state.cache.header->budget[g->card].balance_ns);
-	bool alone = vgpu_batch_alone(g, l, cost, launch, balance, now);
+	bool alone = vgpu_batch_alone(g, cost, launch, balance, now);
 
 	if (l->open && !alone && !b->alone)
 		return b;
@@ -99,6 +92,8 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 		if (l->open)
 			return b; /* another thread is in it */
 	}
+	if (!l->closed)
+		l->first = 0; /* so that few entries have events */
 	/* One entry stays unused: its end may be the start of the oldest. */
 	if (l->closed >= RING - 2)
 		vgpu_batch_reap(g, now);

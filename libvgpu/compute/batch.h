@@ -7,7 +7,7 @@
 
 /* The launch is a batch of its own: its length is not known, or launches of its function differ, or
  * the card waits for the host between launches and the job's budget is low. */
-bool vgpu_batch_alone(const struct gate *g, const struct lane *l, const struct vgpu_cost *cost,
+bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		      const struct vgpu_launch *launch, int64_t balance, uint64_t now);
 /* The batch that takes the next launch, opened if need be. */
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,

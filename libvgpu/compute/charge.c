@@ -83,17 +83,18 @@ static double part_of_streams(struct gate *g, const struct vgpu_stream_batch *b,
 	return part;
 }
 
-/* held: a kernel that spins until a launch of another stream has come takes as long as that is held.
- * Were it learned, the next launch would be held for longer. */
+/* The launches took at most what is the batch's own. Other contexts of the job may have had their
+ * slices in it. A kernel that spins until a launch of another stream has come takes as long as that is
+ * held: were it learned, the next launch would be held for longer. */
 static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span, double busy,
 		  double slack, double held, double part)
 {
-	double sure = span > held ? span - held : 0, own;
+	double sure = span > held ? span - held : 0, own = part * part_of_streams(g, b, span, busy);
 
-	own = sure * part * part_of_streams(g, b, span, busy) / (1 + b->beside);
 	if (part >= 1 && !b->beside && b->nfuncs == 1 && !b->rest_ns && b->launches)
 		vgpu_cost_took(b->func[0].cost, b->launches, sure > slack ? sure - slack : 0);
-	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, own);
+	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, sure * own / (1 + b->beside),
+			 span * own);
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, double span,

@@ -82,15 +82,17 @@ static void set(struct vgpu_cost *c, double ns)
 	STORE(&c->samples, samples + (samples < UINT32_MAX)); /* last: read without the lock */
 }
 
-void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double ns)
+void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,
+		      double most)
 {
-	double times = ns / vgpu_costs_sum(parts, n, rest_ns), weight;
+	double sum = vgpu_costs_sum(parts, n, rest_ns), weight;
+	double times = sum < least ? least / sum : sum > most ? most / sum : 1;
 
 	for (unsigned i = 0; i < n; i++) {
 		if (LOAD(&parts[i].cost->samples))
 			continue;
 		if (n == 1 && parts[0].launches)
-			set(parts[0].cost, ns / parts[0].launches);
+			set(parts[0].cost, most / parts[0].launches);
 		return; /* nothing says what it took among others */
 	}
 	for (unsigned i = 0; i < n; i++) {

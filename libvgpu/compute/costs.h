@@ -29,8 +29,9 @@ void vgpu_cost_forget(uint64_t key);
 double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns);
 /* The longest recent launch of the key took so many nanoseconds more than est_ns. */
 uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns);
-/* The parts and rest_ns of other work took so many nanoseconds together. */
-void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double ns);
+/* The parts and rest_ns of other work took at least and at most so many nanoseconds together. */
+void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,
+		      double most);
 /* A batch of launches of the key took so many nanoseconds of the card, without time of the host.
  * For batches without neighbors only. Call it before vgpu_costs_learn(). */
 void vgpu_cost_took(struct vgpu_cost *c, unsigned launches, double ns);

@@ -141,7 +141,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
 	if (b->alone || b->est_ns >= BATCH_NS || g->inflight_ns + l->est_ns > vgpu_quantum(g) ||
 	    vgpu_may_be_long(g, l) || LOAD(&budget->dry) || balance <= (int64_t)g->owed_ns ||
-	    vgpu_batch_alone(g, lane, cost, l, balance, 0))
+	    vgpu_batch_alone(g, cost, l, balance, g->reaped_ns))
 		return NULL;
 	g->quick_left -= weight;
 	g->owed_ns += l->est_ns;
@@ -248,6 +248,8 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		since = vgpu_gate_wait(g, ctx, l, &events, &now);
 		g->quick_left = QUICK_MAX;
 		l->lane = vgpu_lane_free(g, ctx, stream);
+		if (l->lane != g->last)
+			g->several_ns = now;
 		g->last = l->lane;
 		if (l->lane)
 			l->batch = vgpu_batch_open(g, l->lane, cost, l, now);

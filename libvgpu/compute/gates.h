@@ -22,7 +22,7 @@
 #define LANES 128
 #define RING 16
 #define FUNCS 16
-#define CONTEXTS 64
+#define CONTEXTS 32
 
 /* A batch is closed when it holds this much estimated work. */
 #define BATCH_NS 500000u
@@ -126,9 +126,7 @@ struct gate {
 	uint64_t queues_since_ns, queues_own_ns;
 	struct gate_context context[CONTEXTS];
 	uint64_t uses;
-	/* Of the last batches, the part in which the card can have waited for the host for half of
-	 * the time. */
-	float waited;
+	uint64_t gaps_ns; /* when a batch last ended in which the card waited for the host */
 	unsigned lanes; /* so many have been in use */
 	struct lane lane[LANES];
 };
@@ -165,10 +163,13 @@ static inline bool vgpu_only_budget(const struct gate *g)
 	return g->schedule.gate == VGPU_GATE_BUDGET && !g->concurrent && !g->schedule.others;
 }
 
-/* The card waits for the host between its launches. */
-static inline bool vgpu_host_bound(const struct gate *g)
+/* The card waits for the host between launches: for so long after a batch that shows it. Then the
+ * next batch of several launches tells. */
+#define GAPS_NS 100000000u
+
+static inline bool vgpu_host_bound(const struct gate *g, uint64_t now)
 {
-	return g->waited > 0.5f;
+	return now - g->gaps_ns < GAPS_NS;
 }
 
 /* Other streams may have run in the batch's time. */

@@ -118,18 +118,23 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	return spare;
 }
 
+/* All batches of the lane are taken, and something that is no work is behind the last one: one more
+ * launch would be charged for that. */
+static bool full(const struct lane *l)
+{
+	return l->closed >= RING - 2 && !l->open &&
+	       l->ring[(l->first + l->closed - 1) % RING].last_ns <= l->foreign_ns;
+}
+
 struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream)
 {
-	for (unsigned i = 0; i < NAPS;) {
-		struct lane *l = vgpu_lane_of(g, ctx, stream);
+	struct lane *l = vgpu_lane_of(g, ctx, stream);
 
-		if (l && !l->busy)
-			return l;
+	for (unsigned i = 0; i < NAPS && (!l || l->busy || full(l));) {
+		i += !l || !l->busy;
 		vgpu_gate_nap(g, NAP_NS);
-		if (!l) {
-			vgpu_batch_reap(g, vgpu_now());
-			i++;
-		}
+		vgpu_batch_reap(g, vgpu_now());
+		l = vgpu_lane_of(g, ctx, stream);
 	}
-	return NULL;
+	return l;
 }

@@ -10,7 +10,8 @@ struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx);
 /* The lane of a stream in the current context, or NULL when none is free. */
 struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream);
 /* The lane of the next launch. While another thread records in it, this launch waits, as it would for
- * the full stream. If all lanes have work on the way, it waits up to 50 ms. NULL: there is none. */
+ * the full stream. It waits up to 50 ms for a lane, and for a place for its batch. NULL: there is no
+ * lane. */
 struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream);
 
 #endif

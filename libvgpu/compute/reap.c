@@ -78,7 +78,6 @@ static void account(struct gate *g, const struct lane *l, struct vgpu_stream_bat
 {
 	double span, busy, slack = slack_of(b);
 	uint64_t charge, held = l->held_ns - b->held_ns;
-	bool waited;
 
 	if (!b->launches) {
 		settle(g, b, 0, 0);
@@ -89,8 +88,8 @@ static void account(struct gate *g, const struct lane *l, struct vgpu_stream_bat
 		return;
 	}
 	span -= launch_gap(b, span);
-	waited = b->launches == 1 ? !b->tight : slack > 0.5 * span;
-	g->waited += ((float)waited - g->waited) / 16;
+	if (slack > span / 2)
+		g->gaps_ns = now;
 	busy = vgpu_streams_beside(g, b) ? not_covered(l->context, b, span, now) : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;
