@@ -175,6 +175,7 @@ void vgpu_batch_close(struct lane *l)
 		b->last_ns = vgpu_now();
 	if (!b->unmeasured && !record_end(l, b))
 		b->unmeasured = true;
+	b->recorded_ns = vgpu_now();
 	l->open = false;
 	l->closed++;
 }

@@ -91,8 +91,12 @@ static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span
 {
 	double sure = span > held ? span - held : 0, own = part * part_of_streams(g, b, span, busy);
 
+	/* The host may have lost its processor while it recorded the events. */
+	if (b->launches == 1 && !b->solid)
+		slack += (double)(b->recorded_ns - b->asked_ns);
 	if (part >= 1 && !b->beside && b->nfuncs == 1 && !b->rest_ns && b->launches)
-		vgpu_cost_took(b->func[0].cost, b->launches, sure > slack ? sure - slack : 0);
+		vgpu_cost_took(b->func[0].cost, b->launches,
+			       sure > slack ? (sure - slack) * own : 0);
 	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, sure * own / (1 + b->beside),
 			 span * own);
 }

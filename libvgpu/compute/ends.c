@@ -177,7 +177,7 @@ void vgpu_gate_in_child(void)
 		memset(vgpu_gates[i].lane, 0, vgpu_gates[i].lanes * sizeof vgpu_gates[i].lane[0]);
 		memset(vgpu_gates[i].context, 0, sizeof vgpu_gates[i].context);
 		vgpu_gates[i].inflight_ns = vgpu_gates[i].more_ns = vgpu_gates[i].owed_ns = 0;
-		vgpu_gates[i].queues_since_ns = 0;
+		vgpu_gates[i].queues_since_ns = vgpu_gates[i].laneless_ns = 0;
 		vgpu_gates[i].last = NULL;
 	}
 }

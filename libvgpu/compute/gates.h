@@ -22,7 +22,7 @@
 #define LANES 128
 #define RING 16
 #define FUNCS 16
-#define CONTEXTS 32
+#define CONTEXTS 16
 
 /* A batch is closed when it holds this much estimated work. */
 #define BATCH_NS 500000u
@@ -121,6 +121,9 @@ struct gate {
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
 	/* Of the last batches of streams beside each other: their times, and what these cover. */
 	double spans_ns, covered_ns;
+	/* Since then launches without a lane are not charged, and the job's own time then. 0: there are
+	 * none. */
+	uint64_t laneless_ns, laneless_own_ns;
 	/* Since then work that is not CUDA's is on the card and not charged (queues.c), and the
 	 * job's own time then. 0: there is none. */
 	uint64_t queues_since_ns, queues_own_ns;

@@ -41,7 +41,7 @@ func manyContexts(t *testing.T) (env []string, cache string) {
 // others are done or have work on the way, which waits for the host here. Before, such a context
 // had all of the card, and such a stream 0.6 of it.
 func TestManyContextsAndStreamsAreHeld(t *testing.T) {
-	for _, c := range []struct{ contexts, held string }{{"32", "0"}, {"32", "1"}, {"1", "128"}} {
+	for _, c := range []struct{ contexts, held string }{{"16", "0"}, {"16", "1"}, {"1", "128"}} {
 		t.Run(c.contexts+" contexts, "+c.held+" held", func(t *testing.T) {
 			t.Parallel()
 			env, cache := manyContexts(t)
@@ -69,7 +69,7 @@ func TestManyContextsAndStreamsAreHeld(t *testing.T) {
 func TestContextsTakeTurnsInBeingMeasured(t *testing.T) {
 	t.Parallel()
 	env, _ := manyContexts(t)
-	result, err := run(t, env, "lanes", "--contexts", "48", "--turns", "25", "--us", "20", "--row", "64")
+	result, err := run(t, env, "lanes", "--contexts", "24", "--turns", "50", "--us", "20", "--row", "64")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +77,6 @@ func TestContextsTakeTurnsInBeingMeasured(t *testing.T) {
 		t.Errorf("%v events were recorded for %v launches, want some, and at most one each", records, launches)
 	}
 	if events := result["events"].(float64); events > 300 { // two for each of 1200 launches, were they kept
-		t.Errorf("%v events are left of 49 contexts, want those of 32", events)
+		t.Errorf("%v events are left of 25 contexts, want those of 16", events)
 	}
 }
