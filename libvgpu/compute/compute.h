@@ -34,6 +34,9 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
  * of all streams when stream is NULL: work after it is another batch. other: what comes next
  * in the stream takes its time, but is no work of the card's. */
 void vgpu_gate_boundary(CUstream stream, bool other);
+/* The program records an event in the stream: its open batch ends. If the event is the first of two that
+ * measure a launch, the launch's wait for the budget comes before it. */
+void vgpu_gate_record(CUstream stream);
 /* From this size on a copy between card and host counts as other work in its stream. */
 #define SMALL_BYTES (64u << 10)
 /* Returns when no thread of ours is at event calls any more that began before

@@ -10,6 +10,7 @@
 #include "gate.h"
 #include "lane.h"
 #include "reap.h"
+#include "wait.h"
 
 /* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
  * for it takes a hundredth of that. */
@@ -35,6 +36,38 @@ void vgpu_gate_boundary(CUstream stream, bool other)
 		vgpu_gate_hold(g);
 		for (unsigned k = 0; k < g->lanes && !vgpu_events_barred(); k++)
 			end_work(&g->lane[k], stream, other);
+		vgpu_gate_release(g);
+	}
+}
+
+/* No launch came since the last event. The next one probably does, in the stream of the last. */
+static void wait_before_event(struct gate *g, const struct lane *l)
+{
+	struct vgpu_launch next = {.stream = l->stream, .samples = 1};
+	uint64_t since, now;
+	bool events;
+
+	since = vgpu_gate_wait(g, l->context->ctx, &next, &events, &now);
+	vgpu_order_leave(&vgpu_state.cache.header->budget[g->card], since);
+}
+
+void vgpu_gate_record(CUstream stream)
+{
+	vgpu_gate_boundary(stream, false);
+	if (vgpu_inside || vgpu_capturing())
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &vgpu_gates[i];
+		struct lane *l;
+
+		vgpu_gate_hold(g);
+		l = g->last;
+		if (l && l->context && l->stream == stream && l->thread == vgpu_stream_thread(stream)) {
+			if (!l->launched && vgpu_only_budget(g))
+				wait_before_event(g, l);
+			else
+				l->launched = false;
+		}
 		vgpu_gate_release(g);
 	}
 }

@@ -165,6 +165,7 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 
 	b->entered++;
 	b->launches++;
+	l->lane->launched = true;
 	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
 	b->more_ns += l->more_ns;

@@ -97,6 +97,7 @@ struct lane {
 	 * work may have been waiting for them. */
 	uint64_t held_ns;
 	uint64_t foreign_ns; /* when something was last put into the stream that is no work */
+	bool launched;       /* since the program last recorded an event in the stream */
 };
 
 struct gate {
