@@ -77,7 +77,9 @@ CUresult cuEventSynchronize(CUevent event)
 #define RECORDS(name, per_thread, params, ...)                                     \
 	CUresult name params                                                       \
 	{                                                                          \
-		END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread), false); \
+		VGPU_NEED_CUDA(name);                                              \
+		if (unlikely(LOAD(&vgpu_gate_any)))                                \
+			vgpu_gate_record(vgpu_stream(stream, per_thread));         \
 		vgpu_waits_recorded(event, vgpu_stream(stream, per_thread));       \
 		return vgpu_real.name(__VA_ARGS__);                                \
 	}
