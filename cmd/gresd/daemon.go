@@ -20,12 +20,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
@@ -180,7 +179,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		return err
 	}
 	d.linger = keeper
-	meter := ctxswitch.New(cardOf(d.driver), d.log)
+	meter := gputime.NewRecords(cardOf(d.driver), d.log)
 	d.auditor = audit.New(audit.Parts{
 		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
 		Name: d.cards.Name, Tell: notifier.TellJob, Whole: queue.MayUse,
@@ -192,7 +191,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	d.usage = usageWriter(cfg, d.slurm, d.log)
 	d.report = status.New(status.Parts{
 		Config: d.config, Cards: d.cards, Node: here, Ledger: d.records, Grants: d.grants, InUse: queue.CurrentUse, ByMPS: manager.Serves,
-		Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
+		Samples: gputime.NewSampler(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
 		Problems: []func() []string{d.cards.Problems, d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{d.auditor.Problems, manager.Problems},
 		Work:     d.judge.Work,

@@ -19,9 +19,9 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -349,7 +349,7 @@ func (a *Auditor) measure(c *Card, jobs []Job, now time.Time) {
 		return
 	}
 	u.add(samples)
-	var records *ctxswitch.Account
+	var records *gputime.Account
 	if c.Shared {
 		c.Percent, records = u.mean(), a.onCard(c.UUID)
 	}
@@ -357,7 +357,7 @@ func (a *Auditor) measure(c *Card, jobs []Job, now time.Time) {
 }
 
 // onCard is the newest account of a card, and asks for another one; nil: there is none.
-func (a *Auditor) onCard(uuid gpu.UUID) *ctxswitch.Account {
+func (a *Auditor) onCard(uuid gpu.UUID) *gputime.Account {
 	if a.Times == nil {
 		return nil
 	}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 
 // Times tells how long processes had a card.
 type Times interface {
-	OnCard(card gpu.UUID) (ctxswitch.Account, bool)
+	OnCard(card gpu.UUID) (gputime.Account, bool)
 }
 
 // leasts follows what each job worked on a card at least, whatever its processes say. The driver's
@@ -37,7 +37,7 @@ type Times interface {
 // what the card did: so say the records, or that no other job has a share of it.
 type leasts struct {
 	looked time.Time
-	before *ctxswitch.Account // nil: not known
+	before *gputime.Account // nil: not known
 	owners owners
 	jobs   map[uint32]*least
 }
@@ -67,7 +67,7 @@ func (o owners) of(pid uint32) uint32 {
 
 // look adds a look and returns, by job, what each that has a limit worked at least in the last
 // overlimitSpan, in hundredths of the card. Of jobs that are not known for so long there is nothing.
-func (l *leasts) look(c Card, jobs []Job, samples []driver.Use, records *ctxswitch.Account, now time.Time) map[uint32]float64 {
+func (l *leasts) look(c Card, jobs []Job, samples []driver.Use, records *gputime.Account, now time.Time) map[uint32]float64 {
 	busy, meant := busyOf(c, samples)
 	if !meant {
 		*l = leasts{}
@@ -139,7 +139,7 @@ func busyOf(c Card, samples []driver.Use) (busy float64, meant bool) {
 
 // there is for which part of the time each job was on the card since the last look; nil: not known.
 // 0 stands for who is of no job.
-func (l *leasts) there(records *ctxswitch.Account) map[uint32]float64 {
+func (l *leasts) there(records *gputime.Account) map[uint32]float64 {
 	if records == nil || l.before == nil || records.At <= l.before.At {
 		return nil
 	}

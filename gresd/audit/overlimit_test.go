@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -23,7 +23,7 @@ type second struct {
 type watched struct {
 	leasts leasts
 	judge  *judge
-	sum    ctxswitch.Account
+	sum    gputime.Account
 	now    time.Time
 	jobs   []Job
 	card   Card
@@ -38,7 +38,7 @@ func newWatched(processes ...Process) *watched {
 	}
 	return &watched{
 		judge: newJudge(limits{}), now: start, jobs: []Job{limited(7, 20), limited(8, 40)}, card: card(processes...),
-		sum: ctxswitch.Account{Uses: map[uint32]ctxswitch.Use{}, At: time.Hour},
+		sum: gputime.Account{Uses: map[uint32]gputime.Use{}, At: time.Hour},
 	}
 }
 
@@ -48,7 +48,7 @@ func (w *watched) pass(seconds ...second) {
 		for pid, percent := range s.samples {
 			samples = append(samples, driver.Use{PID: pid, Percent: percent})
 		}
-		uses := map[uint32]ctxswitch.Use{}
+		uses := map[uint32]gputime.Use{}
 		for pid, use := range w.sum.Uses {
 			uses[pid] = use
 		}
@@ -57,7 +57,7 @@ func (w *watched) pass(seconds ...second) {
 			use.Had += time.Duration(part * float64(time.Second))
 			uses[pid] = use
 		}
-		w.sum = ctxswitch.Account{Uses: uses, At: w.sum.At + time.Second}
+		w.sum = gputime.Account{Uses: uses, At: w.sum.At + time.Second}
 		records := new(w.sum)
 		if s.there == nil {
 			records = nil

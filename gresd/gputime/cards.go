@@ -3,7 +3,7 @@
 // Package cardstat asks the driver what cards do, for whoever wants to know:
 // metrics, vgpuctl. Whatever their number, a card is asked at most once a
 // second, and nobody waits for a driver that hangs.
-package cardstat
+package gputime
 
 import (
 	"sync"
@@ -63,9 +63,9 @@ type state struct {
 	asking chan struct{} // closed with the answer; nil: no question is open
 }
 
-// New returns a sampler that asks nothing before [Sampler.Cards]. observe is
+// NewSampler returns a sampler that asks nothing before [Sampler.Cards]. observe is
 // told how long each answer took.
-func New(driver Driver, observe func(time.Duration)) *Sampler {
+func NewSampler(driver Driver, observe func(time.Duration)) *Sampler {
 	return &Sampler{driver: driver, observe: observe, now: time.Now, cards: map[gpu.UUID]*state{}}
 }
 
