@@ -14,7 +14,7 @@ static void *credit_thread(void *of)
 	return NULL;
 }
 
-/* A correction reaches the balance once, whoever adds it, and no more than the balance has room for. */
+/* Each correction reaches the balance once, when the balance has room. */
 int main(void)
 {
 	struct vgpu_cache_header *h = &credit_header;
@@ -34,7 +34,7 @@ int main(void)
 	vgpu_budget_credit(&g, h, 1, 5000000);
 	CHECK_EQ(b->balance_ns, 999000);
 	CHECK_EQ(h->credited_us[1], 7000);
-	/* What was charged too little is due at once. */
+	/* The job pays at once for time that was charged too little. */
 	g.card[1].credit_ns -= 60000000;
 	for (int i = 0; i < 4; i++)
 		pthread_create(&t[i], NULL, credit_thread, &g);
