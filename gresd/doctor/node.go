@@ -48,7 +48,6 @@ type node struct {
 
 	gresd  *wire.Status // nil: no answer
 	socket unix.Stat_t
-	above  []folder // the folders above the socket
 
 	run, state   unix.Statfs_t
 	stateErr     error
@@ -63,15 +62,7 @@ type node struct {
 	settings  settings // of slurmctld or slurm.conf
 	plugstack string
 	plugin    []string // the words of the line that loads the plugin
-	pluginErr error
-	grants    string // run_dir of the plugin
-	enforce   string // of the plugin
-	gres      gresDifferences
-}
-
-type folder struct {
-	path string
-	mode uint32
+	gres      []string // the lines of gres.conf for this node
 }
 
 func lookConfig(_ context.Context, n *node) (err error) {
@@ -209,19 +200,7 @@ func lookSocket(_ context.Context, n *node) error {
 	if err := unix.Lstat(path, &n.socket); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		var st unix.Stat_t
-		_ = unix.Stat(dir, &st) // mode 0 if it cannot be read
-		n.above = append(n.above, folder{dir, st.Mode & 0o7777})
-		if dir == "/" {
-			return nil
-		}
-	}
-}
-
-// foldersWith returns the folders above the socket that lack a bit, if they have another one (0: any).
-func (n *node) foldersWith(lacks, has uint32) faults {
-	return each(n.above, func(d folder) faults { return when(d.mode&lacks == 0 && d.mode&has == has, d.path, d.mode) })
+	return nil
 }
 
 func lookSpace(_ context.Context, n *node) error {
