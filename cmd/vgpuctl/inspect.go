@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -20,29 +21,34 @@ import (
 type view []field
 
 type field struct {
-	name  string // of JSON; its end is the unit
+	name  string // of JSON; its end is the unit. With ",omitzero" a zero value is left out.
 	value any
+}
+
+// shown yields the names and values of the fields, without those that omit zero values.
+func (v view) shown(yield func(string, any) bool) {
+	for _, f := range v {
+		name, option, _ := strings.Cut(f.name, ",")
+		if option == "omitzero" && reflect.ValueOf(f.value).IsZero() {
+			continue
+		}
+		if !yield(name, f.value) {
+			return
+		}
+	}
 }
 
 // MarshalJSON writes an object with the fields in their order.
 func (v view) MarshalJSON() ([]byte, error) {
-	var out bytes.Buffer
-	for _, f := range v {
-		value, err := json.Marshal(f.value)
+	out := []byte{'{'}
+	for name, value := range v.shown {
+		text, err := json.Marshal(value)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(&out, ",%q:%s", f.name, value)
+		out = fmt.Appendf(out, "%q:%s,", name, text)
 	}
-	return append(append([]byte{'{'}, bytes.TrimPrefix(out.Bytes(), []byte{','})...), '}'), nil
-}
-
-// unless adds a field that has not its zero value.
-func unless[T comparable](v view, name string, value T) view {
-	if value == *new(T) {
-		return v
-	}
-	return append(v, field{name, value})
+	return append(bytes.TrimSuffix(out, []byte{','}), '}'), nil
 }
 
 // views returns a view of each item.
@@ -83,20 +89,29 @@ func viewFile(path string) (view, error) {
 
 func viewGrant(spec libvgpu.GrantSpec, schedules []libvgpu.Schedule) view {
 	return view{
-		{"kind", "grant"}, {"job_id", spec.JobID}, {"uid", spec.UID}, {"gid", spec.GID}, {"created", spec.Created},
+		{"kind", "grant"},
+		{"job_id", spec.JobID},
+		{"uid", spec.UID},
+		{"gid", spec.GID},
+		{"created", spec.Created},
 		{"revoked", spec.Revoked},
 		{"cards", views(spec.Cards, func(i int, c libvgpu.GrantCard) view {
-			v := view{
-				{"gpu_uuid", c.UUID}, {"memory_limit_bytes", c.MemLimit},
-				{"memory_physical_bytes", cmp.Or(c.MemPhysical, c.MemLimit)}, {"context_bytes", c.MemOverhead},
-				{"share", c.Share}, {"cores", schedules[i].Cores},
+			return view{
+				{"gpu_uuid", c.UUID},
+				{"memory_limit_bytes", c.MemLimit},
+				{"memory_physical_bytes", cmp.Or(c.MemPhysical, c.MemLimit)},
+				{"context_bytes", c.MemOverhead},
+				{"share", c.Share},
+				{"cores", schedules[i].Cores},
 				{"mode", word(c.Mode, map[uint32]string{libvgpu.ModeOff: "off", libvgpu.ModeSoft: "soft", libvgpu.ModeHard: "hard"})},
-			}
-			return append(unless(v, "ceiling", c.Ceiling), view{
+				{"ceiling,omitzero", c.Ceiling},
 				{"priority", word(c.Priority, map[uint32]string{libvgpu.PrioNormal: "normal", libvgpu.PrioHigh: "high", libvgpu.PrioLow: "low"})},
-				{"slice_us", schedules[i].SliceUS}, {"gate", schedules[i].Gate != 0}, {"weight_ppm", schedules[i].WeightPPM},
-				{"busy_procs", schedules[i].BusyProcs}, {"others", schedules[i].Others},
-			}...)
+				{"slice_us", schedules[i].SliceUS},
+				{"gate", schedules[i].Gate != 0},
+				{"weight_ppm", schedules[i].WeightPPM},
+				{"busy_procs", schedules[i].BusyProcs},
+				{"others", schedules[i].Others},
+			}
 		})},
 	}
 }
@@ -107,13 +122,20 @@ func word(n uint32, words map[uint32]string) string {
 
 func viewCache(c libvgpu.CacheView) view {
 	return view{
-		{"kind", "cache"}, {"job_id", c.JobID},
+		{"kind", "cache"},
+		{"job_id", c.JobID},
 		{"cards", views(c.Cards, func(_ int, card libvgpu.CacheCard) view {
 			return view{
-				{"gpu_uuid", card.UUID}, {"memory_limit_bytes", card.MemLimit}, {"memory_used_bytes", card.MemUsed},
-				{"context_bytes", card.Context}, {"module_bytes", card.Module}, {"balance_ns", card.Budget.BalanceNS},
-				{"gpu_seconds", seconds(card.Budget.ChargedNS)}, {"launches_throttled", card.Budget.Waits},
-				{"throttled_seconds", seconds(card.Budget.WaitNS)}, {"refused_allocations", card.Budget.Refused},
+				{"gpu_uuid", card.UUID},
+				{"memory_limit_bytes", card.MemLimit},
+				{"memory_used_bytes", card.MemUsed},
+				{"context_bytes", card.Context},
+				{"module_bytes", card.Module},
+				{"balance_ns", card.Budget.BalanceNS},
+				{"gpu_seconds", seconds(card.Budget.ChargedNS)},
+				{"launches_throttled", card.Budget.Waits},
+				{"throttled_seconds", seconds(card.Budget.WaitNS)},
+				{"refused_allocations", card.Budget.Refused},
 			}
 		})},
 		{"processes", views(c.Slots, func(_ int, slot libvgpu.SlotView) view {
@@ -124,16 +146,25 @@ func viewCache(c libvgpu.CacheView) view {
 			case slot.Flags&libvgpu.SlotSlicesOK != 0:
 				slices = "ok"
 			}
-			v := append(unless(view{{"pid", slot.PID}}, "host_pid", slot.HostPID), view{
-				{"alive", slot.Alive}, {"slices", slices}, {"gated", slot.Flags&libvgpu.SlotGated != 0},
-			}...)
-			return append(unless(v, "unknown_symbols", slot.UnknownSymbols), field{"cards", views(slot.Cards, func(i int, card libvgpu.SlotCard) view {
-				return view{
-					{"gpu_uuid", c.Cards[i].UUID}, {"memory_used_bytes", card.Mem}, {"gpu_seconds", seconds(card.GPUNS)},
-					{"launches", card.Launches}, {"inflight_ns", card.InflightNS}, {"slice_us", card.SliceUS},
-					{"contexts", card.Contexts},
-				}
-			})})
+			return view{
+				{"pid", slot.PID},
+				{"host_pid,omitzero", slot.HostPID},
+				{"alive", slot.Alive},
+				{"slices", slices},
+				{"gated", slot.Flags&libvgpu.SlotGated != 0},
+				{"unknown_symbols,omitzero", slot.UnknownSymbols},
+				{"cards", views(slot.Cards, func(i int, card libvgpu.SlotCard) view {
+					return view{
+						{"gpu_uuid", c.Cards[i].UUID},
+						{"memory_used_bytes", card.Mem},
+						{"gpu_seconds", seconds(card.GPUNS)},
+						{"launches", card.Launches},
+						{"inflight_ns", card.InflightNS},
+						{"slice_us", card.SliceUS},
+						{"contexts", card.Contexts},
+					}
+				})},
+			}
 		})},
 	}
 }
@@ -143,42 +174,49 @@ func seconds(ns uint64) float64 { return float64(ns) / 1e9 }
 func viewHAMi(h libvgpu.HAMiView) view {
 	used := make([]uint64, len(h.Devices))
 	processes := views(h.Procs, func(_ int, p libvgpu.HAMiProc) view {
-		return append(unless(view{{"pid", p.PID}}, "host_pid", p.HostPID), view{
+		return view{
+			{"pid", p.PID},
+			{"host_pid,omitzero", p.HostPID},
 			{"status", word(uint32(p.Status), map[uint32]string{0: "gone", 1: "running", 2: "suspended"})},
 			{"cards", views(p.Used, func(i int, u libvgpu.HAMiUse) view {
 				used[i] = max(used[i], used[i]+u.Total) // a claim: the sum may wrap
 				return view{
-					{"gpu_uuid", h.Devices[i].UUID}, {"memory_used_bytes", u.Total}, {"context_bytes", u.Context},
-					{"module_bytes", u.Module}, {"data_bytes", u.Data}, {"monitored_bytes", u.Monitored},
+					{"gpu_uuid", h.Devices[i].UUID},
+					{"memory_used_bytes", u.Total},
+					{"context_bytes", u.Context},
+					{"module_bytes", u.Module},
+					{"data_bytes", u.Data},
+					{"monitored_bytes", u.Monitored},
 					{"sm_percent", u.SMUtil},
 				}
 			})},
-		}...)
+		}
 	})
-	v := view{
-		{"kind", "hami"}, {"version", h.Version},
+	return view{
+		{"kind", "hami"},
+		{"version", h.Version},
 		{"priority", word(uint32(h.Priority), map[uint32]string{0: "high", 1: "normal"})},
-		{"sm_limit_in_force", h.SMLimited}, {"recent_kernel", h.Recent},
-	}
-	return append(unless(v, "last_kernel", h.LastKernel), view{
+		{"sm_limit_in_force", h.SMLimited},
+		{"recent_kernel", h.Recent},
+		{"last_kernel,omitzero", h.LastKernel},
 		{"cards", views(h.Devices, func(i int, d libvgpu.HAMiDevice) view {
 			return view{{"gpu_uuid", d.UUID}, {"memory_limit_bytes", d.LimitBytes}, {"memory_used_bytes", used[i]}, {"sm_limit_percent", d.SMLimit}}
 		})},
 		{"processes", processes},
-	}...)
+	}
 }
 
 // writeView prints a line for each field, with its unit, and the parts of lists below each other.
 func writeView(w io.Writer, v view, indent string) {
-	for _, f := range v {
-		label := indent + strings.ReplaceAll(f.name, "_", " ")
-		list, isList := f.value.([]view)
+	for name, value := range v.shown {
+		label := indent + strings.ReplaceAll(name, "_", " ")
+		list, isList := value.([]view)
 		for i, part := range list {
 			fmt.Fprintf(w, "%s %d\n", label, i)
 			writeView(w, part, indent+"  ")
 		}
 		if !isList {
-			fmt.Fprintf(w, "%-28s  %s\n", label, withUnit(f.name, f.value))
+			fmt.Fprintf(w, "%-28s  %s\n", label, withUnit(name, value))
 		}
 	}
 }
