@@ -17,22 +17,18 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// view is a file, or a part of one, as fields in their order. A field is a number, text, or a list of views.
-type view []field
+// view is a file, or a part of one: names and values in turn. A value is a number, text, or a list of
+// views. A name is that of JSON, and its end is the unit. With ",omitzero" a zero value is left out.
+type view []any
 
-type field struct {
-	name  string // of JSON; its end is the unit. With ",omitzero" a zero value is left out.
-	value any
-}
-
-// shown yields the names and values of the fields, without those that omit zero values.
-func (v view) shown(yield func(string, any) bool) {
-	for _, f := range v {
-		name, option, _ := strings.Cut(f.name, ",")
-		if option == "omitzero" && reflect.ValueOf(f.value).IsZero() {
+// fields yields the names and values.
+func (v view) fields(yield func(string, any) bool) {
+	for pair := range slices.Chunk(v, 2) {
+		name, option, _ := strings.Cut(pair[0].(string), ",")
+		if option == "omitzero" && reflect.ValueOf(pair[1]).IsZero() {
 			continue
 		}
-		if !yield(name, f.value) {
+		if !yield(name, pair[1]) {
 			return
 		}
 	}
@@ -41,7 +37,7 @@ func (v view) shown(yield func(string, any) bool) {
 // MarshalJSON writes an object with the fields in their order.
 func (v view) MarshalJSON() ([]byte, error) {
 	out := []byte{'{'}
-	for name, value := range v.shown {
+	for name, value := range v.fields {
 		text, err := json.Marshal(value)
 		if err != nil {
 			return nil, err
@@ -89,30 +85,20 @@ func viewFile(path string) (view, error) {
 
 func viewGrant(spec libvgpu.GrantSpec, schedules []libvgpu.Schedule) view {
 	return view{
-		{"kind", "grant"},
-		{"job_id", spec.JobID},
-		{"uid", spec.UID},
-		{"gid", spec.GID},
-		{"created", spec.Created},
-		{"revoked", spec.Revoked},
-		{"cards", views(spec.Cards, func(i int, c libvgpu.GrantCard) view {
+		"kind", "grant", "job_id", spec.JobID, "uid", spec.UID, "gid", spec.GID, "created", spec.Created,
+		"revoked", spec.Revoked,
+		"cards", views(spec.Cards, func(i int, c libvgpu.GrantCard) view {
 			return view{
-				{"gpu_uuid", c.UUID},
-				{"memory_limit_bytes", c.MemLimit},
-				{"memory_physical_bytes", cmp.Or(c.MemPhysical, c.MemLimit)},
-				{"context_bytes", c.MemOverhead},
-				{"share", c.Share},
-				{"cores", schedules[i].Cores},
-				{"mode", word(c.Mode, map[uint32]string{libvgpu.ModeOff: "off", libvgpu.ModeSoft: "soft", libvgpu.ModeHard: "hard"})},
-				{"ceiling,omitzero", c.Ceiling},
-				{"priority", word(c.Priority, map[uint32]string{libvgpu.PrioNormal: "normal", libvgpu.PrioHigh: "high", libvgpu.PrioLow: "low"})},
-				{"slice_us", schedules[i].SliceUS},
-				{"gate", schedules[i].Gate != 0},
-				{"weight_ppm", schedules[i].WeightPPM},
-				{"busy_procs", schedules[i].BusyProcs},
-				{"others", schedules[i].Others},
+				"gpu_uuid", c.UUID, "memory_limit_bytes", c.MemLimit,
+				"memory_physical_bytes", cmp.Or(c.MemPhysical, c.MemLimit), "context_bytes", c.MemOverhead,
+				"share", c.Share, "cores", schedules[i].Cores,
+				"mode", word(c.Mode, map[uint32]string{libvgpu.ModeOff: "off", libvgpu.ModeSoft: "soft", libvgpu.ModeHard: "hard"}),
+				"ceiling,omitzero", c.Ceiling,
+				"priority", word(c.Priority, map[uint32]string{libvgpu.PrioNormal: "normal", libvgpu.PrioHigh: "high", libvgpu.PrioLow: "low"}),
+				"slice_us", schedules[i].SliceUS, "gate", schedules[i].Gate != 0, "weight_ppm", schedules[i].WeightPPM,
+				"busy_procs", schedules[i].BusyProcs, "others", schedules[i].Others,
 			}
-		})},
+		}),
 	}
 }
 
@@ -122,23 +108,16 @@ func word(n uint32, words map[uint32]string) string {
 
 func viewCache(c libvgpu.CacheView) view {
 	return view{
-		{"kind", "cache"},
-		{"job_id", c.JobID},
-		{"cards", views(c.Cards, func(_ int, card libvgpu.CacheCard) view {
+		"kind", "cache", "job_id", c.JobID,
+		"cards", views(c.Cards, func(_ int, card libvgpu.CacheCard) view {
 			return view{
-				{"gpu_uuid", card.UUID},
-				{"memory_limit_bytes", card.MemLimit},
-				{"memory_used_bytes", card.MemUsed},
-				{"context_bytes", card.Context},
-				{"module_bytes", card.Module},
-				{"balance_ns", card.Budget.BalanceNS},
-				{"gpu_seconds", seconds(card.Budget.ChargedNS)},
-				{"launches_throttled", card.Budget.Waits},
-				{"throttled_seconds", seconds(card.Budget.WaitNS)},
-				{"refused_allocations", card.Budget.Refused},
+				"gpu_uuid", card.UUID, "memory_limit_bytes", card.MemLimit, "memory_used_bytes", card.MemUsed,
+				"context_bytes", card.Context, "module_bytes", card.Module, "balance_ns", card.Budget.BalanceNS,
+				"gpu_seconds", seconds(card.Budget.ChargedNS), "launches_throttled", card.Budget.Waits,
+				"throttled_seconds", seconds(card.Budget.WaitNS), "refused_allocations", card.Budget.Refused,
 			}
-		})},
-		{"processes", views(c.Slots, func(_ int, slot libvgpu.SlotView) view {
+		}),
+		"processes", views(c.Slots, func(_ int, slot libvgpu.SlotView) view {
 			slices := "not set"
 			switch {
 			case slot.Flags&libvgpu.SlotSlicesRefused != 0:
@@ -147,25 +126,17 @@ func viewCache(c libvgpu.CacheView) view {
 				slices = "ok"
 			}
 			return view{
-				{"pid", slot.PID},
-				{"host_pid,omitzero", slot.HostPID},
-				{"alive", slot.Alive},
-				{"slices", slices},
-				{"gated", slot.Flags&libvgpu.SlotGated != 0},
-				{"unknown_symbols,omitzero", slot.UnknownSymbols},
-				{"cards", views(slot.Cards, func(i int, card libvgpu.SlotCard) view {
+				"pid", slot.PID, "host_pid,omitzero", slot.HostPID, "alive", slot.Alive, "slices", slices,
+				"gated", slot.Flags&libvgpu.SlotGated != 0, "unknown_symbols,omitzero", slot.UnknownSymbols,
+				"cards", views(slot.Cards, func(i int, card libvgpu.SlotCard) view {
 					return view{
-						{"gpu_uuid", c.Cards[i].UUID},
-						{"memory_used_bytes", card.Mem},
-						{"gpu_seconds", seconds(card.GPUNS)},
-						{"launches", card.Launches},
-						{"inflight_ns", card.InflightNS},
-						{"slice_us", card.SliceUS},
-						{"contexts", card.Contexts},
+						"gpu_uuid", c.Cards[i].UUID, "memory_used_bytes", card.Mem, "gpu_seconds", seconds(card.GPUNS),
+						"launches", card.Launches, "inflight_ns", card.InflightNS, "slice_us", card.SliceUS,
+						"contexts", card.Contexts,
 					}
-				})},
+				}),
 			}
-		})},
+		}),
 	}
 }
 
@@ -175,40 +146,32 @@ func viewHAMi(h libvgpu.HAMiView) view {
 	used := make([]uint64, len(h.Devices))
 	processes := views(h.Procs, func(_ int, p libvgpu.HAMiProc) view {
 		return view{
-			{"pid", p.PID},
-			{"host_pid,omitzero", p.HostPID},
-			{"status", word(uint32(p.Status), map[uint32]string{0: "gone", 1: "running", 2: "suspended"})},
-			{"cards", views(p.Used, func(i int, u libvgpu.HAMiUse) view {
+			"pid", p.PID, "host_pid,omitzero", p.HostPID,
+			"status", word(uint32(p.Status), map[uint32]string{0: "gone", 1: "running", 2: "suspended"}),
+			"cards", views(p.Used, func(i int, u libvgpu.HAMiUse) view {
 				used[i] = max(used[i], used[i]+u.Total) // a claim: the sum may wrap
 				return view{
-					{"gpu_uuid", h.Devices[i].UUID},
-					{"memory_used_bytes", u.Total},
-					{"context_bytes", u.Context},
-					{"module_bytes", u.Module},
-					{"data_bytes", u.Data},
-					{"monitored_bytes", u.Monitored},
-					{"sm_percent", u.SMUtil},
+					"gpu_uuid", h.Devices[i].UUID, "memory_used_bytes", u.Total, "context_bytes", u.Context,
+					"module_bytes", u.Module, "data_bytes", u.Data, "monitored_bytes", u.Monitored,
+					"sm_percent", u.SMUtil,
 				}
-			})},
+			}),
 		}
 	})
 	return view{
-		{"kind", "hami"},
-		{"version", h.Version},
-		{"priority", word(uint32(h.Priority), map[uint32]string{0: "high", 1: "normal"})},
-		{"sm_limit_in_force", h.SMLimited},
-		{"recent_kernel", h.Recent},
-		{"last_kernel,omitzero", h.LastKernel},
-		{"cards", views(h.Devices, func(i int, d libvgpu.HAMiDevice) view {
-			return view{{"gpu_uuid", d.UUID}, {"memory_limit_bytes", d.LimitBytes}, {"memory_used_bytes", used[i]}, {"sm_limit_percent", d.SMLimit}}
-		})},
-		{"processes", processes},
+		"kind", "hami", "version", h.Version,
+		"priority", word(uint32(h.Priority), map[uint32]string{0: "high", 1: "normal"}),
+		"sm_limit_in_force", h.SMLimited, "recent_kernel", h.Recent, "last_kernel,omitzero", h.LastKernel,
+		"cards", views(h.Devices, func(i int, d libvgpu.HAMiDevice) view {
+			return view{"gpu_uuid", d.UUID, "memory_limit_bytes", d.LimitBytes, "memory_used_bytes", used[i], "sm_limit_percent", d.SMLimit}
+		}),
+		"processes", processes,
 	}
 }
 
 // writeView prints a line for each field, with its unit, and the parts of lists below each other.
 func writeView(w io.Writer, v view, indent string) {
-	for name, value := range v.shown {
+	for name, value := range v.fields {
 		label := indent + strings.ReplaceAll(name, "_", " ")
 		list, isList := value.([]view)
 		for i, part := range list {
