@@ -190,7 +190,7 @@ func (fs *feeds) close() {
 // samples asks each node once. One that does not answer has a sample that says so.
 func (fs *feeds) samples(ctx context.Context) ([]top.Sample, error) {
 	if now := time.Now(); now.After(fs.next) {
-		own, err := fs.s.ownJobs(ctx)
+		own, err := fs.s.ownJobs(ctx, 0)
 		if err != nil {
 			return nil, err
 		}

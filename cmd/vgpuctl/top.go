@@ -69,7 +69,7 @@ func (s *settings) top(cmd *cobra.Command, v *top.View, every time.Duration, onc
 	}
 	var view any
 	if v.Nodes {
-		own, err := s.ownJobs(cmd.Context())
+		own, err := s.ownJobs(cmd.Context(), 0)
 		if err != nil {
 			return err
 		}
