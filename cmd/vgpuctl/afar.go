@@ -4,13 +4,13 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -80,19 +80,17 @@ type asked struct {
 // nodesOf sorts jobs that run by node. Those that are suspended are not asked: their steps
 // would not start.
 func nodesOf(jobs []slurm.Queued) (nodes []asked) {
+	byNode := map[string][]slurm.Queued{}
 	for _, job := range jobs {
-		if job.State != "RUNNING" {
-			continue
-		}
-		for _, node := range job.Nodes {
-			i := slices.IndexFunc(nodes, func(a asked) bool { return a.node == node })
-			if i < 0 {
-				i, nodes = len(nodes), append(nodes, asked{node: node})
+		if job.State == "RUNNING" {
+			for _, node := range job.Nodes {
+				byNode[node] = append(byNode[node], job)
 			}
-			nodes[i].jobs = append(nodes[i].jobs, job)
 		}
 	}
-	slices.SortFunc(nodes, func(a, b asked) int { return cmp.Compare(a.node, b.node) })
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		nodes = append(nodes, asked{node, byNode[node]})
+	}
 	return nodes
 }
 

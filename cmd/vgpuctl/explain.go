@@ -118,33 +118,30 @@ func writeExplanation(w io.Writer, e wire.Explanation) error {
 
 // verdict is what became of the request as a whole.
 func verdict(e wire.Explanation) string {
-	var taken, fit []string
-	for _, c := range e.Cards {
-		switch c.Reason {
-		case "taken":
-			taken = append(taken, fmt.Sprint(c.Index))
-		case "fits":
-			fit = append(fit, fmt.Sprint(c.Index))
+	cards := func(reason string) (text string) {
+		var indexes []string
+		for _, c := range e.Cards {
+			if c.Reason == reason {
+				indexes = append(indexes, fmt.Sprint(c.Index))
+			}
 		}
+		if len(indexes) > 0 {
+			text = strings.Repeat("s", min(len(indexes)-1, 1)) + " " + strings.Join(indexes, ", ")
+		}
+		return text
 	}
+	taken, fit := cards("taken"), cards("fits")
 	switch {
 	case e.Message != "":
 		return "not placed: " + e.Message
-	case len(taken) > 0 && e.JobID == 0:
-		return "would get " + cardNames(taken)
-	case len(taken) > 0:
-		return "got " + cardNames(taken)
-	case len(fit) > 0:
-		return "slurmctld can choose " + cardNames(fit)
+	case taken != "" && e.JobID == 0:
+		return "would get card" + taken
+	case taken != "":
+		return "got card" + taken
+	case fit != "":
+		return "slurmctld can choose card" + fit
 	}
 	return "not placed"
-}
-
-func cardNames(indexes []string) string {
-	if len(indexes) == 1 {
-		return "card " + indexes[0]
-	}
-	return "cards " + strings.Join(indexes, ", ")
 }
 
 func amount(share uint32, bytes uint64) string { return percent(share) + " " + size(bytes) }

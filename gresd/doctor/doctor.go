@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -166,14 +167,10 @@ func (c check) run(ctx context.Context, n *node, limit time.Duration, report fun
 
 // Worst is the gravest status of the findings.
 func Worst(found []Finding) Status {
-	worst := Pass
-	for _, f := range found {
-		switch {
-		case f.Status == Fail:
-			return Fail
-		case f.Status == Warn:
-			worst = Warn
+	for _, status := range []Status{Fail, Warn} {
+		if slices.ContainsFunc(found, func(f Finding) bool { return f.Status == status }) {
+			return status
 		}
 	}
-	return worst
+	return Pass
 }

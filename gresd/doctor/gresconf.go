@@ -18,18 +18,8 @@ import (
 
 // GresConfOptions are the flags of gresd gres-conf.
 type GresConfOptions struct {
-	count bool
-	nodes string
-}
-
-// Flags adds the options to a command's.
-func (o *GresConfOptions) Flags(set interface {
-	StringVar(value *string, name, preset, usage string)
-	BoolVar(value *bool, name string, preset bool, usage string)
-},
-) {
-	set.StringVar(&o.nodes, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
-	set.BoolVar(&o.count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
+	Nodes string // that are like this one, for lines with NodeName=; "": none
+	Count bool   // also a count of gres/vgpu
 }
 
 // Text asks the driver for the cards of this node, whose configuration is that file, and returns the
@@ -55,7 +45,7 @@ func (o GresConfOptions) Text(path string) (string, error) {
 	}
 	return gresConf{
 		cards: withConfig(list, cfg), topology: topology.New(facts), cores: cards.Cores(),
-		mode: cfg.Placement.By, count: o.count, nodes: o.nodes,
+		mode: cfg.Placement.By, count: o.Count, nodes: o.Nodes,
 	}.text(), nil
 }
 

@@ -178,14 +178,9 @@ func lookGresd(ctx context.Context, n *node) error {
 
 // sameCards reports whether gresd and the driver know the same cards.
 func (n *node) sameCards() bool {
-	own, gresds := map[string]bool{}, map[string]bool{}
-	for _, c := range n.list {
-		own[string(c.UUID)] = true
-	}
-	for _, c := range n.gresd.Cards {
-		gresds[c.UUID] = true
-	}
-	return maps.Equal(own, gresds)
+	return len(n.list) == len(n.gresd.Cards) && !slices.ContainsFunc(n.list, func(c gpu.Card) bool {
+		return !slices.ContainsFunc(n.gresd.Cards, func(known wire.Card) bool { return known.UUID == string(c.UUID) })
+	})
 }
 
 func lookSlices(_ context.Context, n *node) error {
