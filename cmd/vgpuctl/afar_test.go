@@ -121,7 +121,8 @@ func TestALiveViewKeepsOneStepOnEachNode(t *testing.T) {
 	}
 	write("srun", "echo \"$@\" >>"+dir+"/asked\ncase \"$*\" in\n*--nodelist=n1\\ *) while read -r line; do echo '{\"status\": {\"version\": \"1\"}}'; done ;;\n"+
 		"*) echo 'srun: error: no such node' >&2; exit 1 ;;\nesac\n")
-	all := (&settings{config: config}).feeds()
+	s := &settings{config: config}
+	all := &feeds{s: s, client: s.slurm("", stepLimit), most: mostFeeds}
 	for range 2 {
 		samples, err := all.samples(t.Context())
 		if err != nil || len(samples) != 2 {

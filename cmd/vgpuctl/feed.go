@@ -198,12 +198,11 @@ func (f *feed) close() {
 type feeds struct {
 	s      *settings
 	client *slurm.Client
+	most   int // nodes that are asked
 	nodes  []asked
 	next   time.Time // to ask Slurm
 	open   map[string]*feed
 }
-
-func (s *settings) feeds() *feeds { return &feeds{s: s, client: s.slurm("", stepLimit)} }
 
 func (fs *feeds) close() { each(fs.nodes, func(_ int, a asked) { fs.open[a.node].close() }) }
 
@@ -226,7 +225,7 @@ func (fs *feeds) samples(ctx context.Context) ([]top.Sample, error) {
 			f.close()
 		}
 	}
-	nodes := fs.nodes[:min(len(fs.nodes), mostFeeds)]
+	nodes := fs.nodes[:min(len(fs.nodes), fs.most)]
 	samples := make([]top.Sample, len(nodes))
 	each(nodes, func(i int, a asked) {
 		sample, err := fs.open[a.node].sample(ctx, fs.client)
@@ -241,7 +240,7 @@ func (fs *feeds) samples(ctx context.Context) ([]top.Sample, error) {
 		}
 	}
 	for _, a := range fs.nodes[len(nodes):] {
-		samples = append(samples, noSample(a.node, fmt.Sprintf("not asked: %d nodes at the most", mostFeeds)))
+		samples = append(samples, noSample(a.node, fmt.Sprintf("not asked: %d nodes at the most", fs.most)))
 	}
 	return samples, ctx.Err()
 }

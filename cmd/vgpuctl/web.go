@@ -55,12 +55,8 @@ func (s *settings) webCommand() *cobra.Command {
 }
 
 func (s *settings) web(cmd *cobra.Command, listen string, every time.Duration, withQueue bool) error {
-	samples := func(ctx context.Context) ([]top.Sample, error) { return one(s.sample(ctx)) }
-	if s.isAfar() {
-		all := s.feeds()
-		defer all.close()
-		samples = all.samples
-	}
+	samples, done := s.source(mostFeeds)
+	defer done()
 	// A first answer, so that a node without gresd says so here, and not in the browser.
 	if _, err := samples(cmd.Context()); err != nil {
 		return err

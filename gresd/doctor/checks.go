@@ -261,7 +261,7 @@ var checks = []check{
 		remedy: "set it to /usr/sbin/vgpu-prolog in slurm.conf, or call vgpu-prolog from it and pass its exit code on",
 		judge: func(n *node, r *results) string {
 			for i, name := range []string{"Prolog", "Epilog", "TaskProlog", "HealthCheckProgram"} {
-				programs, needed := n.hook(name), i < 2
+				programs, needed := n.settings.all(name), i < 2
 				calls, err := callPrologs(programs)
 				r.fail(needed && len(programs) == 0, "", "%s is not set", name)
 				r.fail(needed && err != nil, "", "%s: %v", name, err)

@@ -40,16 +40,22 @@ func (s settings) dir() string {
 	return filepath.Dir(conf)
 }
 
+// all are the values of a setting. slurmctld reports a list as Prolog[0], Prolog[1] and so on.
+func (s settings) all(name string) []string {
+	values := s.list(name)
+	for i := range 8 {
+		values = append(values, s.list(fmt.Sprintf("%s[%d]", name, i))...)
+	}
+	return values
+}
+
 // isController reports whether slurm.conf names this host as a SlurmctldHost.
 func (s settings) isController() bool {
 	host, short := hostNames()
-	for _, name := range []string{"SlurmctldHost", "SlurmctldHost[0]", "SlurmctldHost[1]"} {
-		value, _, _ := strings.Cut(s.get(name), "(")
-		if value == host || value == short {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.all("SlurmctldHost"), func(value string) bool {
+		name, _, _ := strings.Cut(value, "(")
+		return name == host || name == short
+	})
 }
 
 // lookSettings reads the settings from slurmctld. Without an answer, it reads slurm.conf.
@@ -65,15 +71,6 @@ func lookSettings(_ context.Context, n *node) error {
 	n.settings = read
 	n.settings["slurm_conf"] = path
 	return nil
-}
-
-// hook returns the programs of a setting. slurmctld reports a list as Prolog[0], Prolog[1] and so on.
-func (n *node) hook(name string) []string {
-	programs := n.settings.list(name)
-	for i := range 8 {
-		programs = append(programs, n.settings.list(fmt.Sprintf("%s[%d]", name, i))...)
-	}
-	return programs
 }
 
 // callPrologs reports whether one of the programs is vgpu-prolog, or a script that names vgpu-prolog. An
