@@ -94,7 +94,7 @@ func nodesOf(jobs []slurm.Queued) (nodes []asked) {
 	return nodes
 }
 
-// ownJobs are the user's that have or want a share, or only the one with that number.
+// ownJobs returns the user's jobs with a share or a request for one. only is the number of a single job, or 0.
 func (s *settings) ownJobs(ctx context.Context, only uint32) ([]slurm.Queued, error) {
 	jobs, err := s.slurm("", stepLimit).Shares(ctx, os.Getuid())
 	if err != nil {

@@ -116,7 +116,7 @@ func (s *settings) cardChange(op wire.Op) func(*cobra.Command, []string) error {
 	}
 }
 
-// jobFile is the grant or the cache of a job, where the configuration puts it.
+// jobFile returns the path of the grant or the cache of a job, by the configuration.
 func (s *settings) jobFile(job uint32, name string) string {
 	return filepath.Join(s.configuration().Paths.Job(job), name)
 }

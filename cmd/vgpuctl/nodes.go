@@ -267,7 +267,7 @@ func writeWaiting(w io.Writer, p paint, groups []waitGroup) error {
 	return waitTable(w, p, fmt.Sprintf("jobs that wait for a share: %d", sum), rows, shownGroups)
 }
 
-// waitTable writes at most so many rows of who waits; --json has all.
+// waitTable writes the first rows of the waiting jobs. --json has all.
 func waitTable(w io.Writer, p paint, title string, rows [][]string, most int) error {
 	if len(rows) == 1 {
 		return nil // nobody

@@ -18,7 +18,7 @@ import (
 
 // GresConfOptions are the flags of gresd gres-conf.
 type GresConfOptions struct {
-	Nodes string // that are like this one, for lines with NodeName=; "": none
+	Nodes string // nodes with the same cards, for lines with NodeName=; "": no NodeName=
 	Count bool   // also a count of gres/vgpu
 }
 

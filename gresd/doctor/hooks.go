@@ -114,8 +114,7 @@ func (n *node) script(setting, file string) script {
 	return s
 }
 
-// judgeScript reports what is wrong with a script, and what does not work because of it. here: the file
-// must be on this host.
+// judgeScript reports the faults of a script, and the broken function. here: the file must be on this host.
 func (n *node) judgeScript(r *results, s script, here bool, broken string) {
 	r.fail(!s.active, "%[1]s=lua in slurm.conf, and restart slurmctld", "%s lacks lua: %s", s.setting, broken)
 	r.fail(s.active && s.err != nil && here, "", "%v: %s", s.err, broken)

@@ -63,7 +63,7 @@ type jobCard struct {
 	wire.JobCard
 }
 
-// of makes a counter of a name that says so.
+// of returns a series. A name with the suffix _total makes it a counter.
 func of[T any](labels []string, name, help string, get func(T) value) series[T] {
 	kind := prometheus.GaugeValue
 	if strings.HasSuffix(name, "_total") {
@@ -251,7 +251,7 @@ func collectJob(ch chan<- prometheus.Metric, c jobCard) {
 	}
 }
 
-// idleOn adds up the shares of a card's jobs without work. A job of which nothing is known makes the sum
+// idleOn adds up the shares of a card's jobs without work. If the work of a job is unknown, the sum is
 // unknown.
 func idleOn(uuid string, jobs []wire.Job) value {
 	sum := is(0)

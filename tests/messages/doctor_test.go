@@ -58,8 +58,8 @@ func TestDoctorsFindingsAreListed(t *testing.T) {
 	}
 }
 
-// faultsOf are what the checks in the source of doctor can find, in their order: the remedy of each check,
-// and each call of fail and warn.
+// faultsOf returns the findings in the source of doctor, in the order of the checks: the remedy of each
+// check, and each call of fail and warn.
 func faultsOf(t *testing.T, dir string) (all []doctor.Finding) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
