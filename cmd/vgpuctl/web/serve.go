@@ -13,9 +13,8 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"strings"
 	"time"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 )
 
 // NewToken returns what nobody can guess.
@@ -81,7 +80,7 @@ func guard(next http.Handler) http.Handler {
 		origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")
 		opened := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 		switch {
-		case !config.IsLoopback(r.Host) && !config.IsLoopback(r.Host+":80"): // ssh forwards any port to here
+		case !isLoopback(r.Host):
 			// A name of another site that points here would make the page that site's.
 			refuse(w, http.StatusMisdirectedRequest, "want an address of this machine, such as localhost")
 		case r.Method != http.MethodGet:
@@ -94,6 +93,18 @@ func guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// isLoopback says whether a Host names this machine, whatever the port: ssh forwards
+// any to here.
+func isLoopback(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // enter changes the token of the address for a cookie, so that the address of the page,
