@@ -25,6 +25,8 @@ func gresConfCommand(path *string) *cobra.Command {
 			return err
 		},
 	}
-	options.Flags(command.Flags())
+	flags := command.Flags()
+	flags.StringVar(&options.Nodes, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
+	flags.BoolVar(&options.Count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
 	return command
 }
