@@ -33,7 +33,6 @@
 #define UNKNOWN_NS 500000u
 /* Between two looks work has ended in the middle, on the average; but the watcher looks often. */
 #define ENDED_MOST_NS 250000u
-#define NAP_NS 20000u
 #define EXIT_NAPS 5000
 
 struct entry {
@@ -149,7 +148,7 @@ static void at_exit(void)
 {
 	STORE(&closed, true);
 	for (int i = 0; i < EXIT_NAPS && LOAD(&looking); i++)
-		nap(NAP_NS);
+		nap(SLEEP_MIN_NS);
 }
 
 void *vgpu_marks_held_by(const void *queue, uint64_t handle, void (*keep)(void *held_by))
@@ -229,7 +228,7 @@ bool vgpu_marks_look(bool just_now)
 void vgpu_marks_forget(const void *device)
 {
 	while (EXCHANGE(&looking, true))
-		nap(NAP_NS);
+		nap(SLEEP_MIN_NS);
 	look(true, device);
 }
 
@@ -349,8 +348,8 @@ void vgpu_queue_wait(uint32_t cards)
 	VGPU_NO_CANCEL;
 	if (unlikely(again != NULL))
 		again();
-	EACH_CARD(i, cards)
-	wait_at(i);
+	EACH_CARD (i, cards)
+		wait_at(i);
 }
 
 void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards)
@@ -358,8 +357,7 @@ void vgpu_queue_begin(struct vgpu_submission *s, uint32_t cards)
 	s->cancel = vgpu_no_cancel();
 	s->cards = cards;
 	VGPU_LOCK(&marks_lock);
-	EACH_CARD(i, cards)
-	{
+	EACH_CARD (i, cards) {
 		begin(i, vgpu_now());
 		marked[i].entering++;
 	}
@@ -381,8 +379,7 @@ void vgpu_queue_leave(const struct vgpu_submission *s, const struct vgpu_mark *m
 		entries[n] = (struct entry){.mark = *mark, s->cards, now, mark->held_by != NULL};
 		STORE(&n, n + 1);
 	}
-	EACH_CARD(i, s->cards)
-	{
+	EACH_CARD (i, s->cards) {
 		marked[i].entering--;
 		if (count(i) < 2)
 			marked[i].seen_ns = now;
