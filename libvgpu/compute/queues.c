@@ -29,7 +29,7 @@
 #define MARKS 1024
 /* Submissions that may be on the card, however short they are. */
 #define MOST_ON 256
-/* What a submission takes, before any has ended. */
+/* Estimate of the time of a submission, before any has ended. */
 #define UNKNOWN_NS 500000u
 /* Between two looks work has ended in the middle, on the average; but the watcher looks often. */
 #define ENDED_MOST_NS 250000u
@@ -50,7 +50,7 @@ static VGPU_PRIVATE struct marked {
 	unsigned entering;    /* submissions between the gate and their mark */
 	uint64_t seen_ns;     /* something was on the card, or nothing is */
 	uint64_t progress_ns; /* work ended, or a submission passed the gate because none did */
-	uint64_t mean_ns;     /* of what has ended; 0: nothing has */
+	uint64_t mean_ns;     /* of the submissions that have ended; 0: none */
 } marked[VGPU_MAX_CARDS];
 static struct entry entries[MARKS]; /* in the order of their submission */
 static VGPU_PRIVATE unsigned n;

@@ -26,7 +26,7 @@ static int open_type(int dir, const char *name, int folder, struct stat *st, str
 	return vgpu_because(why, "%s: not a regular file", name);
 }
 
-/* The same of what nobody but root can have written. With a POSIX ACL the group bits are its mask,
+/* The same if only root can have written the file. With a POSIX ACL the group bits are its mask,
  * so a file that is writable through an ACL is caught too. */
 static int open_of_root(int dir, const char *name, int folder, struct vgpu_why *why)
 {
