@@ -19,7 +19,7 @@
 #include "../memory/module.h"
 #include "../memory/owner.h"
 #include "../memory/release.h"
-#include "../slices/rm.h"
+#include "../kernel/kernel.h"
 #include "../slices/slices.h"
 #include "context.h"
 

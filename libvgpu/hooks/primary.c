@@ -14,7 +14,7 @@
 #include "../memory/module.h"
 #include "../memory/owner.h"
 #include "../memory/pool.h"
-#include "../slices/rm.h"
+#include "../kernel/kernel.h"
 #include "../slices/slices.h"
 #include "context.h"
 

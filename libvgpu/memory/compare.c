@@ -4,7 +4,6 @@
 #include "account.h"
 #include "context_cost.h"
 #include "module.h"
-#include "objects.h"
 #include "shared.h"
 
 #define MEASURE_NS 250000000u
@@ -41,7 +40,8 @@ static uint64_t highest(int card, uint64_t want)
 static void correct(int card, uint64_t have, uint64_t want, uint64_t max)
 {
 	uint32_t contexts = LOAD(&vgpu_my(card)->contexts);
-	uint64_t floor = vgpu_context_bytes(card) * (contexts - (contexts && vgpu_others_on(card)));
+	uint64_t floor = vgpu_context_bytes(card) *
+			 (contexts - (contexts && (vgpu_state.other_cards >> card & 1)));
 
 	/* Managed memory is charged in full but may be elsewhere just now: then a low count proves
 	 * nothing. */

@@ -7,7 +7,6 @@
 #include "graph.h"
 #include "linear.h"
 #include "module.h"
-#include "objects.h"
 #include "pool.h"
 #include "shared.h"
 
@@ -34,5 +33,4 @@ void vgpu_memory_in_child(void)
 	vgpu_modules_in_child();
 	vgpu_shared_in_child();
 	vgpu_imports_in_child();
-	vgpu_objects_in_child();
 }

@@ -4,14 +4,14 @@
  * the driver below: of every type, number and size, with structures of just that size.
  * What passes through is what the program has asked and what the driver has answered.
  */
-#include "../../libvgpu/driver/rm_call.c"
-#include "../../libvgpu/job/devices.c"
+#include "../../libvgpu/kernel/call.c"
+#include "../../libvgpu/kernel/devices.c"
+#include "../../libvgpu/kernel/groups.c"
+#include "../../libvgpu/kernel/ioctl.c"
+#include "../../libvgpu/kernel/objects.c"
 #include "../../libvgpu/memory/account.c"
-#include "../../libvgpu/memory/objects.c"
 #include "../../libvgpu/memory/openfiles.c"
 #include "../../libvgpu/memory/shared.c"
-#include "../../libvgpu/slices/rm.c"
-#include "../../libvgpu/start/door.c"
 
 #include "../libvgpu/room.h"
 #include "input.h"
@@ -24,7 +24,7 @@ int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 static struct input in;
-static int calls;
+static int asked;
 static bool own;    /* the call is the library's, whose pointers are good */
 static bool hooked; /* libcuda makes it */
 
@@ -78,7 +78,7 @@ static int driver(int fd, unsigned long req, void *arg)
 	size_t size = _IOC_SIZE(req);
 
 	(void)fd;
-	calls++;
+	asked++;
 	errno = 5;
 	if (arg && how & 1 && size && !own)
 		take_bytes(&in, arg, size);
@@ -97,7 +97,7 @@ static int plain(int fd, unsigned long req, ...)
 {
 	(void)fd;
 	CHECK(_IOC_TYPE(req) != RM_TYPE);
-	calls++;
+	asked++;
 	return 3;
 }
 
@@ -129,11 +129,11 @@ static void one_ioctl(unsigned times)
 			((uint64_t *)arg)[1] = (uintptr_t)inner;
 	}
 	for (unsigned i = 0; i < times; i++) {
-		int before = calls;
+		int before = asked;
 
 		ioctl(7, req, arg);
 		/* Memory above the limit is not asked for. */
-		CHECK(calls - before <= 1 && ngroups <= MAX_GROUPS);
+		CHECK(asked - before <= 1 && ngroups <= MAX_GROUPS);
 	}
 	free(arg);
 }
@@ -152,7 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct vgpu_slot slot;
 
 	in = (struct input){.at = data, .left = size};
-	calls = 0;
+	asked = 0;
 	vgpu_real_ioctl = plain;
 	header.high_slot = 1;
 	slot.card[0].mem = slot.card[1].mem = 0;
@@ -182,7 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			break;
 		case 3:
 			if (what == 0xfb)
-				vgpu_rm_forget();
+				ngroups = 0;
 			break;
 		default:
 			one_ioctl(1);
@@ -190,9 +190,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	vgpu_table_sweep(&objects, 0, any);
 	vgpu_shared_in_child();
-	vgpu_objects_in_child();
+	vgpu_state.other_cards = 0;
 	vgpu_table_sweep(&devices, 0, any);
-	vgpu_rm_forget();
+	ngroups = 0;
 	vgpu_rm_creating(-1);
 	return 0;
 }
