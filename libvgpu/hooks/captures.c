@@ -122,30 +122,22 @@ DESTROY(cuStreamDestroy_v2)
 
 /* Counted before the driver begins, so that no thread of ours records an event in
  * that stream in between; counted down when it has ended or never began. */
-#define CAPTURE(name, per_thread, params, ...)                            \
-	CUresult name params                                              \
-	{                                                                 \
-		struct vgpu_item item;                                    \
-                                                                          \
-		VGPU_NEED_CUDA(name);                                     \
-		vgpu_gate_boundary(NULL, false);                          \
-		item = capture_of(vgpu_stream(stream, per_thread));       \
-		capture_begins();                                         \
-		return capture_began(vgpu_real.name(__VA_ARGS__), &item); \
+#define CAPTURE(name, per_thread, params, args)                     \
+	CUresult name params                                        \
+	{                                                           \
+		struct vgpu_item item;                              \
+                                                                    \
+		VGPU_NEED_CUDA(name);                               \
+		vgpu_gate_boundary(NULL, false);                    \
+		item = capture_of(vgpu_stream(stream, per_thread)); \
+		capture_begins();                                   \
+		return capture_began(vgpu_real.name args, &item);   \
 	}
-#define BOTH_CAPTURE(name, params, ...)           \
-	CAPTURE(name, false, params, __VA_ARGS__) \
-	CAPTURE(name##_ptsz, true, params, __VA_ARGS__)
-BOTH_CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)
-BOTH_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
-BOTH_CAPTURE(cuStreamBeginCaptureToGraph,
-	     (CUstream stream, CUgraph graph, const void *deps, const void *data, size_t n,
-	      int mode),
-	     stream, graph, deps, data, n, mode)
-BOTH_CAPTURE(cuStreamBeginRecaptureToGraph,
-	     (CUstream stream, int mode, CUgraph graph, void *mismatch, void *data), stream, mode,
-	     graph, mismatch, data)
-BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream, params)
+#define CU_CAPTURE_PTSZ(name, params, args) \
+	CAPTURE(name, false, params, args)  \
+	CAPTURE(name##_ptsz, true, params, args)
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 /* A stream may join a capture by the event that it waits for. An event of this library's in it would be a
  * part of that from then on, and to ask for it would spoil the capture. */

@@ -90,7 +90,7 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 	vgpu_context_began(card);
 }
 
-#define CREATE(name, params, args)                            \
+#define CU_CONTEXT(name, params, args)                        \
 	CUresult name params                                  \
 	{                                                     \
 		CUresult result;                              \
@@ -114,21 +114,8 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 		return result;                                \
 	}
 
-CREATE(cuCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuCtxCreate_v3,
-       (CUcontext * pctx, CUexecAffinityParam *params, int n, unsigned flags, CUdevice dev),
-       (pctx, params, n, flags, dev))
-CREATE(cuCtxCreate_v4, (CUcontext * pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev),
-       (pctx, params, flags, dev))
-CREATE(cuGLCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuVDPAUCtxCreate,
-       (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
-       (pctx, flags, dev, vdp, vdp_get))
-CREATE(cuVDPAUCtxCreate_v2,
-       (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
-       (pctx, flags, dev, vdp, vdp_get))
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 static void context_ended(const struct vgpu_item *item)
 {

@@ -110,22 +110,14 @@ static nvmlReturn_t filtered(ask_list ask, nvmlDevice_t device, unsigned *n, voi
 	return r;
 }
 
-#define LIST(name, type)                                                                    \
+#define NV_LIST(name, type)                                                                 \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                    \
 	{                                                                                   \
 		VGPU_NEED_NVML(name);                                                       \
 		return filtered((ask_list)vgpu_real.name, device, n, infos, sizeof *infos); \
 	}
-
-LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 /* The callers of these bring room for every process of the card: what is not the
  * job's is taken out of it afterwards. */

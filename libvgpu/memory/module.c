@@ -137,41 +137,25 @@ static uint64_t id(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
-#define LOADS(name, params, args, made, unload)                                              \
-	CUresult name params                                                                 \
-	{                                                                                    \
-		struct vgpu_item l;                                                          \
-		CUresult r;                                                                  \
-                                                                                             \
-		VGPU_NEED_CUDA(name);                                                        \
-		l = begin_load();                                                            \
-		r = vgpu_real.name args;                                                     \
-		if (!end_load(&l, r == CUDA_SUCCESS ? id(*made) : 0) && r == CUDA_SUCCESS) { \
-			vgpu_real.unload(*made);                                             \
-			return vgpu_oom(l.card, 0);                                          \
-		}                                                                            \
-		return r;                                                                    \
+#define CU_LOAD(name, params, args, handle)                                                 \
+	CUresult name params                                                                \
+	{                                                                                   \
+		struct vgpu_item l;                                                         \
+		CUresult r;                                                                 \
+                                                                                            \
+		VGPU_NEED_CUDA(name);                                                       \
+		l = begin_load();                                                           \
+		r = vgpu_real.name args;                                                    \
+		if (end_load(&l, r == CUDA_SUCCESS ? id(*handle) : 0) || r != CUDA_SUCCESS) \
+			return r;                                                           \
+		UNLOAD_##handle(*handle);                                                   \
+		return vgpu_oom(l.card, 0);                                                 \
 	}
-
-LOADS(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
-LOADS(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
-      cuModuleUnload)
-LOADS(cuModuleLoadDataEx,
-      (CUmodule * module, const void *image, unsigned n, void *options, void **values),
-      (module, image, n, options, values), module, cuModuleUnload)
-LOADS(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
-      cuModuleUnload)
-LOADS(cuLibraryLoadData,
-      (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
-       void *options, void **values, unsigned n),
-      (library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
-LOADS(cuLibraryLoadFromFile,
-      (CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
-       void *options, void **values, unsigned n),
-      (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+#define UNLOAD_module vgpu_real.cuModuleUnload
+#define UNLOAD_library vgpu_real.cuLibraryUnload
 
 /* With lazy loading these are where the memory is really taken, at the first time. */
-#define FIRST_USE(call, params, args, owner, variable)                   \
+#define CU_FIRST(call, params, args, owner, variable)                    \
 	CUresult call params                                             \
 	{                                                                \
 		static const char id_of_call;                            \
@@ -191,22 +175,8 @@ LOADS(cuLibraryLoadFromFile,
 			vgpu_use_note(key);                              \
 		return r;                                                \
 	}
-
-FIRST_USE(cuModuleGetGlobal_v2,
-	  (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
-	  (dptr, bytes, module, name), module, name)
-FIRST_USE(cuModuleGetGlobal, (unsigned *dptr, unsigned *bytes, CUmodule module, const char *name),
-	  (dptr, bytes, module, name), module, name)
-FIRST_USE(cuLibraryGetManaged,
-	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
-	  (dptr, bytes, library, name), library, name)
-FIRST_USE(cuKernelGetFunction, (CUfunction * f, CUkernel kernel), (f, kernel), kernel, NULL)
-FIRST_USE(cuFuncLoad, (CUfunction f), (f), f, NULL)
-FIRST_USE(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library), library,
-	  NULL)
-FIRST_USE(cuLibraryGetGlobal,
-	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
-	  (dptr, bytes, library, name), library, name)
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 #define UNLOAD(name, handle)                                                         \
 	CUresult name(handle unloads)                                                \
