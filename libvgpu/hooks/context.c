@@ -6,18 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/table.h"
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "../life/watcher.h"
 #include "../memory/account.h"
-#include "../memory/context_cost.h"
 #include "../memory/memory.h"
-#include "../memory/module.h"
-#include "../memory/owner.h"
 #include "../memory/release.h"
 #include "../slices/rm.h"
 #include "../slices/slices.h"

@@ -8,7 +8,7 @@
 #include "../compute/waits.h"
 #include "../driver/prototypes.h"
 #include "../job/cards.h"
-#include "../memory/graph.h"
+#include "../memory/memory.h"
 
 /* Taken for the cost of what has never been measured. */
 #define UNKNOWN_KERNEL_NS 200000u

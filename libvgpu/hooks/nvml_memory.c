@@ -4,8 +4,7 @@
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
-#include "../memory/shared.h"
-#include "../memory/told.h"
+#include "../memory/memory.h"
 
 /* False: the device has no limit. */
 static bool view(int card, unsigned long long *total, unsigned long long *free,

@@ -2,17 +2,10 @@
 /* primary.c - primary contexts, and green ones, which are parts of them. */
 #include <errno.h>
 
-#include "../base/table.h"
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "../memory/account.h"
-#include "../memory/context_cost.h"
 #include "../memory/memory.h"
-#include "../memory/module.h"
-#include "../memory/owner.h"
 #include "../memory/pool.h"
 #include "../slices/rm.h"
 #include "../slices/slices.h"

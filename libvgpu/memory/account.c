@@ -6,11 +6,9 @@
 #include <errno.h>
 
 #include "../base/log.h"
-#include "../job/job.h"
 #include "../job/tell.h"
 #include "../region_ops.h"
 #include "account.h"
-#include "ended.h"
 
 uint64_t vgpu_managed_bytes;
 

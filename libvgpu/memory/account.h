@@ -4,9 +4,22 @@
 #define VGPU_MEMORY_ACCOUNT_H
 
 #include "../base/table.h"
-#include "../base/util.h"
-#include "../driver/cuda_abi.h"
-#include "owner.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+
+/* The contexts that the program has made, but primary ones: card, device, references. Those who
+ * make and end contexts (hooks/context.c) keep it. */
+extern struct vgpu_table vgpu_contexts_made;
+
+/* The primary context of a card, as an owner: it has a handle only while it is there. */
+static inline uint64_t vgpu_primary_owner(int card)
+{
+	return (uint64_t)card + 1;
+}
+
+/* The context that memory which is taken now ends with; a green one's is the primary's. */
+uint64_t vgpu_context_owner(int card);
 
 /* More than any card has, so that a driver refuses them. They are refused before they are added to
  * anything: with them, sums wrap. */
@@ -46,6 +59,12 @@ void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint6
 			 uint64_t (*of)(uint64_t));
 /* Lowers *charged by at most bytes. */
 void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes);
+
+/* Before an allocation is refused: frees what processes of other PID
+ * namespaces have held, if bytes may fit then. True when it is worth to try again. Takes
+ * a millisecond or two where gresd answers that none has ended, and up to VGPU_GRACE_NS
+ * more where one has just; 0.75 s at most, where gresd is slow. */
+bool vgpu_ended_make_room(int card, uint64_t bytes);
 
 /* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult vgpu_oom(int card, uint64_t bytes);

@@ -5,12 +5,8 @@
  * rows padded to 64 bytes, heights to 8 rows, the whole to the allocator's
  * granularity. What is still different shows in the measured overhead.
  */
-#include "array.h"
-#include "../base/table.h"
+#include "memory.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
 #include "release.h"
 

@@ -9,8 +9,6 @@
 #include <time.h>
 
 #include "../driver/captures.h"
-#include "../driver/real.h"
-#include "../job/job.h"
 #include "account.h"
 #include "pool.h"
 #include "shared.h"

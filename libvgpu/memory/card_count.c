@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* card_count.c - see context_cost.h. */
+/* card_count.c - see memory.h. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "../driver/real.h"
 #include "../job/job.h"
-#include "context_cost.h"
+#include "memory.h"
 
 #define MAX_PROCESSES 256
 /* If NVML cannot be opened, the next try is after this time. */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context_cost.c - see context_cost.h. A context's cost is charged before it is made; afterwards
+ * context_cost.c - see memory.h. A context's cost is charged before it is made; afterwards
  * the card's own count of this process corrects the charge. Inside a job gresd makes the
  * comparison for all processes (mem_outside in the grant); without gresd this process's watcher
  * makes it, on its own slot (compare.c).
  */
-#include "context_cost.h"
-#include "../job/job.h"
+#include "memory.h"
 #include "account.h"
 
 uint64_t vgpu_context_bytes(int card)

@@ -20,9 +20,8 @@
 #include <time.h>
 
 #include "../job/ask.h"
-#include "../job/job.h"
 #include "../region_ops.h"
-#include "ended.h"
+#include "account.h"
 
 #define ANSWER_NS 250000000u
 #define AGAIN_NS 40000000u

@@ -9,10 +9,8 @@
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/job.h"
-#include "linear.h"
+#include "memory.h"
 #include "release.h"
-#include "shared.h"
-#include "vmm.h"
 
 /* ------------------------------------------------------------------------------ exports */
 /* An export that cannot be noted is not given: after its release, its memory would count for no

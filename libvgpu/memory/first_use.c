@@ -9,7 +9,7 @@
  * Lossy: a use that has been pushed out by another is looked at again.
  */
 #include "../driver/real.h"
-#include "module.h"
+#include "memory.h"
 
 /* With one place for each key, two kernels of a training step can push each other out
  * at every step (seen on an H200: docs/adr/0011). */

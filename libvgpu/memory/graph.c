@@ -9,14 +9,10 @@
  */
 #include <stdlib.h>
 
-#include "../base/table.h"
 #include "../driver/captures.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "graph.h"
+#include "memory.h"
 #include "pool.h"
 
 /* For each card: executable graph -> bytes that it allocates there; other: trims, when it was launched. */

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "../job/job.h"
 #include "../region_ops.h"
 #include "account.h"
 #include "shared.h"

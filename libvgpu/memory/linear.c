@@ -4,12 +4,8 @@
 
 #include "../base/log.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "linear.h"
-#include "managed.h"
+#include "memory.h"
 #include "pool.h"
 #include "release.h"
 

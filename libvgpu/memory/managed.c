@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* managed.c - see managed.h. Charged in full: any page may come to the card. */
+/* managed.c - see memory.h. Charged in full: any page may come to the card. */
 #include <errno.h>
 
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
 #include "account.h"
-#include "managed.h"
-#include "owner.h"
+#include "memory.h"
 #include "release.h"
 
 /* The card gives managed memory in steps of this many bytes, and one step more for

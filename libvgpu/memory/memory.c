@@ -2,14 +2,8 @@
 /* memory.c - see memory.h. */
 #include "memory.h"
 #include "../job/job.h"
-#include "array.h"
-#include "context_cost.h"
-#include "graph.h"
-#include "linear.h"
-#include "module.h"
 #include "objects.h"
 #include "pool.h"
-#include "shared.h"
 
 /* Pools and memory of cuMemCreate are the device's and outlive the context. */
 void vgpu_memory_ended(int card, CUdevice dev, uint64_t owner)

@@ -11,15 +11,9 @@
 #include <time.h>
 
 #include "../base/log.h"
-#include "../base/table.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "context_cost.h"
-#include "module.h"
-#include "owner.h"
+#include "memory.h"
 #include "pool.h"
 #include "release.h"
 

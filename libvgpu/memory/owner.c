@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* owner.c - see owner.h. */
-#include "owner.h"
-#include "../driver/real.h"
+/* owner.c - see account.h. */
+#include "account.h"
 
 struct vgpu_table vgpu_contexts_made = VGPU_TABLE_INIT;
 

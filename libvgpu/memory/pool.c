@@ -8,10 +8,7 @@
 #include <stdlib.h>
 
 #include "../driver/captures.h"
-#include "../driver/real.h"
-#include "../job/job.h"
 #include "account.h"
-#include "owner.h"
 #include "pool.h"
 #include "release.h"
 #include "shared.h"

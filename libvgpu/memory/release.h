@@ -6,9 +6,6 @@
 #ifndef VGPU_MEMORY_RELEASE_H
 #define VGPU_MEMORY_RELEASE_H
 
-#include "../base/table.h"
-#include "../driver/cuda_abi.h"
-#include "../job/job.h"
 #include "account.h"
 
 /* What the program holds by address, also of pools: linear.c frees it. */

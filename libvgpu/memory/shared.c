@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/util.h"
 #include "account.h"
 #include "openfiles.h"
 #include "shared.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* told.c - what a process is told of its memory: the share as the card. */
-#include "told.h"
+#include "memory.h"
 #include "../config.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"

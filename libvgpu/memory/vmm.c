@@ -9,16 +9,10 @@
  */
 #include <errno.h>
 
-#include "../base/table.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "linear.h"
+#include "memory.h"
 #include "release.h"
-#include "shared.h"
-#include "vmm.h"
 
 /* handle -> size, references; of an import what keeps the memory */
 static struct vgpu_table handles = VGPU_TABLE_INIT;
