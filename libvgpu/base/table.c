@@ -125,11 +125,9 @@ static struct vgpu_item *new_item(struct vgpu_table *t)
 /* The lock is taken. */
 static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	struct vgpu_item *copy;
-
 	if (t->count >= t->buckets && !grow(t))
 		return false;
-	copy = new_item(t);
+	struct vgpu_item *copy = new_item(t);
 	if (!copy)
 		return false;
 	*copy = *item;

@@ -28,18 +28,16 @@ static void waited(CUstream stream, CUevent event, uint64_t began)
 }
 
 /* The host waits for all work of a stream; NULL: of the context. */
-#define WAITS(name, stream, params, ...)                 \
-	CUresult name params                             \
-	{                                                \
-		CUstream waits = stream;                 \
-		CUresult result;                         \
-		uint64_t began;                          \
-                                                         \
-		END_BATCH(vgpu_real.name, waits, false); \
-		began = vgpu_wait_begins();              \
-		result = vgpu_real.name(__VA_ARGS__);    \
-		waited(waits, NULL, began);              \
-		return result;                           \
+#define WAITS(name, stream, params, ...)                       \
+	CUresult name params                                   \
+	{                                                      \
+		CUstream waits = stream;                       \
+                                                               \
+		END_BATCH(vgpu_real.name, waits, false);       \
+		uint64_t began = vgpu_wait_begins();           \
+		CUresult result = vgpu_real.name(__VA_ARGS__); \
+		waited(waits, NULL, began);                    \
+		return result;                                 \
 	}
 WAITS(cuStreamSynchronize, vgpu_stream(of, false), (CUstream of), of)
 WAITS(cuStreamSynchronize_ptsz, vgpu_stream(of, true), (CUstream of), of)
@@ -52,12 +50,9 @@ WAITS(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD, (void *dst, CUdeviceptr src, s
 /* Its record has ended the batch. */
 CUresult cuEventSynchronize(CUevent event)
 {
-	uint64_t began;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuEventSynchronize);
-	began = vgpu_wait_begins();
-	r = vgpu_real.cuEventSynchronize(event);
+	uint64_t began = vgpu_wait_begins();
+	CUresult r = vgpu_real.cuEventSynchronize(event);
 	waited(NULL, event, began);
 	return r;
 }

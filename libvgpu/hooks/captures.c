@@ -122,16 +122,14 @@ DESTROY(cuStreamDestroy_v2)
 
 /* Counted before the driver begins, so that no thread of ours records an event in
  * that stream in between; counted down when it has ended or never began. */
-#define CAPTURE(name, per_thread, params, args)                     \
-	CUresult name params                                        \
-	{                                                           \
-		struct vgpu_item item;                              \
-                                                                    \
-		VGPU_NEED_CUDA(name);                               \
-		vgpu_gate_boundary(NULL, false);                    \
-		item = capture_of(vgpu_stream(stream, per_thread)); \
-		capture_begins();                                   \
-		return capture_began(vgpu_real.name args, &item);   \
+#define CAPTURE(name, per_thread, params, args)                                      \
+	CUresult name params                                                         \
+	{                                                                            \
+		VGPU_NEED_CUDA(name);                                                \
+		vgpu_gate_boundary(NULL, false);                                     \
+		struct vgpu_item item = capture_of(vgpu_stream(stream, per_thread)); \
+		capture_begins();                                                    \
+		return capture_began(vgpu_real.name args, &item);                    \
 	}
 #define CU_CAPTURE_PTSZ(name, params, args) \
 	CAPTURE(name, false, params, args)  \
@@ -144,8 +142,6 @@ DESTROY(cuStreamDestroy_v2)
 #define JOIN(name, per_thread)                                                     \
 	CUresult name(CUstream stream, CUevent event, unsigned flags)              \
 	{                                                                          \
-		CUresult result;                                                   \
-                                                                                   \
 		VGPU_NEED_CUDA(name);                                              \
 		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))   \
 			vgpu_gate_boundary(vgpu_stream(stream, per_thread), true); \
@@ -153,7 +149,7 @@ DESTROY(cuStreamDestroy_v2)
 			return vgpu_real.name(stream, event, flags);               \
 		__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
 		vgpu_gate_capture();                                               \
-		result = vgpu_real.name(stream, event, flags);                     \
+		CUresult result = vgpu_real.name(stream, event, flags);            \
 		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
 		return result;                                                     \
 	}
@@ -166,12 +162,10 @@ JOIN(cuStreamWaitEvent_ptsz, true)
 	CUresult name params                                   \
 	{                                                      \
 		CUstream of = vgpu_stream(stream, per_thread); \
-		CUresult result;                               \
-		bool before;                                   \
                                                                \
 		VGPU_NEED_CUDA(name);                          \
-		before = vgpu_captured(of, false);             \
-		result = vgpu_real.name(__VA_ARGS__);          \
+		bool before = vgpu_captured(of, false);        \
+		CUresult result = vgpu_real.name(__VA_ARGS__); \
 		if (before && !vgpu_captured(of, false))       \
 			capture_ends(key_of(of));              \
 		return result;                                 \

@@ -52,16 +52,13 @@ void vgpu_context_ended(int card)
 
 CUresult cuInit(unsigned flags)
 {
-	const char *blocking;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuInit);
 	/* As the driver reads it. */
-	blocking = getenv("CUDA_LAUNCH_BLOCKING");
+	const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
 	if (blocking && *blocking && strcmp(blocking, "0") != 0)
 		vgpu_launches_wait = true;
 	vgpu_cards_init();
-	r = vgpu_real.cuInit(flags);
+	CUresult r = vgpu_real.cuInit(flags);
 	if (r == CUDA_SUCCESS && vgpu_state.from_env)
 		vgpu_env_cards();
 	return r;
@@ -86,19 +83,16 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 #define CU_CONTEXT(name, params, args)                        \
 	CUresult name params                                  \
 	{                                                     \
-		CUresult result;                              \
-		int on;                                       \
-                                                              \
 		VGPU_NEED_CUDA(name);                         \
 		if (vgpu_not_granted(dev))                    \
 			return CUDA_ERROR_DEVICE_UNAVAILABLE; \
-		on = vgpu_card_of_device(dev);                \
+		int on = vgpu_card_of_device(dev);            \
 		if (on < 0)                                   \
 			return vgpu_real.name args;           \
 		if (vgpu_overhead_context(on))                \
 			return vgpu_oom(on, 0);               \
 		vgpu_rm_creating(on);                         \
-		result = vgpu_real.name args;                 \
+		CUresult result = vgpu_real.name args;        \
 		vgpu_rm_creating(-1);                         \
 		if (result == CUDA_SUCCESS)                   \
 			new_context(*pctx, on, dev);          \
@@ -118,12 +112,9 @@ static void context_ended(const struct vgpu_item *item)
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
-	struct vgpu_item *list;
-	CUresult r;
-
 	vgpu_gate_ends(ctx);
-	list = vgpu_freeing(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx);
-	r = real(ctx);
+	struct vgpu_item *list = vgpu_freeing(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx);
+	CUresult r = real(ctx);
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
 	if (r == CUDA_SUCCESS)
 		vgpu_captures_ended(ctx);
@@ -147,10 +138,9 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
 {
 	struct vgpu_item item;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuCtxAttach);
-	r = vgpu_real.cuCtxAttach(pctx, flags);
+	CUresult r = vgpu_real.cuCtxAttach(pctx, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)*pctx, 1, &item);
 	return r;
@@ -160,16 +150,14 @@ CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
 CUresult cuCtxDetach(CUcontext ctx)
 {
 	struct vgpu_item item;
-	CUresult r;
-	bool last;
 
 	VGPU_NEED_CUDA(cuCtxDetach);
-	last = vgpu_state.grant &&
-	       vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item) &&
-	       item.refs == 1;
+	bool last = vgpu_state.grant &&
+		    vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item) &&
+		    item.refs == 1;
 	if (last)
 		return destroy(vgpu_real.cuCtxDetach, ctx);
-	r = vgpu_real.cuCtxDetach(ctx);
+	CUresult r = vgpu_real.cuCtxDetach(ctx);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, -1, &item);
 	return r;

@@ -141,10 +141,9 @@ static bool passes(size_t moved)
 	CUresult name params                                                                   \
 	{                                                                                      \
 		CUstream in = stream_of;                                                       \
-		size_t moved;                                                                  \
                                                                                                \
 		VGPU_NEED_CUDA(name);                                                          \
-		moved = (bytes);                                                               \
+		size_t moved = (bytes);                                                        \
 		if (passes(moved))                                                             \
 			return vgpu_real.name args;                                            \
 		GATED_CALL(vgpu_real.name, in, bytes_key(kind, moved), UNKNOWN_COPY_NS, waits, \

@@ -23,7 +23,6 @@ static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint
 void vgpu_count_launch(CUstream stream)
 {
 	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
-	uint64_t *n;
 
 	if (card < 0)
 		return;
@@ -31,7 +30,7 @@ void vgpu_count_launch(CUstream stream)
 	if (unlikely(!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED)))
 		vgpu_context_seen(card);
 	vgpu_waits_launched(card, stream);
-	n = &vgpu_my(card)->launches;
+	uint64_t *n = &vgpu_my(card)->launches;
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 

@@ -26,10 +26,8 @@ static bool view(int card, unsigned long long *total, unsigned long long *free,
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-	nvmlReturn_t r;
-
 	VGPU_NEED_NVML(nvmlDeviceGetMemoryInfo);
-	r = vgpu_real.nvmlDeviceGetMemoryInfo(device, memory);
+	nvmlReturn_t r = vgpu_real.nvmlDeviceGetMemoryInfo(device, memory);
 	if (r == NVML_SUCCESS)
 		view(vgpu_card_of_nvml(device), &memory->total, &memory->free, &memory->used);
 	return r;
@@ -37,10 +35,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-	nvmlReturn_t r;
-
 	VGPU_NEED_NVML(nvmlDeviceGetMemoryInfo_v2);
-	r = vgpu_real.nvmlDeviceGetMemoryInfo_v2(device, memory);
+	nvmlReturn_t r = vgpu_real.nvmlDeviceGetMemoryInfo_v2(device, memory);
 	if (r == NVML_SUCCESS &&
 	    view(vgpu_card_of_nvml(device), &memory->total, &memory->free, &memory->used))
 		memory->reserved = 0;

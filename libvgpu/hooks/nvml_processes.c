@@ -92,12 +92,11 @@ static nvmlReturn_t filtered(ask_list ask, nvmlDevice_t device, unsigned *n, voi
 			     size_t size)
 {
 	unsigned have = MAX_PROCESSES, room;
-	nvmlReturn_t r;
 	char *all = n && vgpu_card_of_nvml(device) >= 0 ? calloc(MAX_PROCESSES, size) : NULL;
 
 	if (!all)
 		return ask(device, n, infos);
-	r = ask(device, &have, all);
+	nvmlReturn_t r = ask(device, &have, all);
 	if (r == NVML_SUCCESS) {
 		room = *n;
 		*n = keep_own(all, have, size, 0);
@@ -125,10 +124,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 					     nvmlProcessUtilizationSample_t *samples, unsigned *n,
 					     unsigned long long since)
 {
-	nvmlReturn_t r;
-
 	VGPU_NEED_NVML(nvmlDeviceGetProcessUtilization);
-	r = vgpu_real.nvmlDeviceGetProcessUtilization(device, samples, n, since);
+	nvmlReturn_t r = vgpu_real.nvmlDeviceGetProcessUtilization(device, samples, n, since);
 	if (r == NVML_SUCCESS && samples && n && vgpu_card_of_nvml(device) >= 0)
 		*n = keep_own(samples, *n, sizeof *samples, 0);
 	return r;

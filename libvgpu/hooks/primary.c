@@ -52,19 +52,16 @@ static void primary_taken(int card, CUresult r)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-	CUresult r;
-	int card;
-
 	VGPU_NEED_CUDA(cuDevicePrimaryCtxRetain);
 	if (vgpu_not_granted(dev))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	card = vgpu_card_of_device(dev);
+	int card = vgpu_card_of_device(dev);
 	if (card < 0)
 		return vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	if (primary_taking(card))
 		return vgpu_oom(card, 0);
 	vgpu_rm_creating(card);
-	r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
+	CUresult r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	vgpu_rm_creating(-1);
 	if (r == CUDA_SUCCESS)
 		__atomic_store_n(&primary[card], *pctx, __ATOMIC_RELAXED);
@@ -106,16 +103,14 @@ static bool primary_gone(CUdevice dev, CUresult r)
 static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool all)
 {
 	CUcontext ctx = NULL;
-	CUresult r;
 	int card = vgpu_card_of_device(dev);
-	bool gone;
 
 	if (card >= 0 && (all || references(card) <= 1))
 		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
 	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
-	r = real(dev);
-	gone = primary_gone(dev, r);
+	CUresult r = real(dev);
+	bool gone = primary_gone(dev, r);
 	vgpu_gate_ended(ctx, gone);
 	vgpu_captures_ended(gone ? ctx : NULL);
 	vgpu_pools_forget_current();
@@ -146,7 +141,6 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 {
 	struct vgpu_item item = {.size = 0};
 	struct vgpu_schedule s;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxCreate);
 	if (vgpu_not_granted(dev))
@@ -157,7 +151,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	if (primary_taking(item.card))
 		return vgpu_oom(item.card, 0);
 	vgpu_rm_creating(item.card);
-	r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
+	CUresult r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
 	vgpu_rm_creating(-1);
 	primary_taken(item.card, r);
 	if (r != CUDA_SUCCESS)
@@ -175,11 +169,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CUcontext ctx = NULL, under = NULL;
 	struct vgpu_item item;
-	bool known, gone;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxDestroy);
-	known = vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item);
+	bool known = vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item);
 	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
 	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)
 		ctx = NULL;
@@ -190,9 +182,9 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	vgpu_gate_ends(ctx);
 	vgpu_gate_ends(under);
 	vgpu_mem_begin();
-	r = vgpu_real.cuGreenCtxDestroy(green);
+	CUresult r = vgpu_real.cuGreenCtxDestroy(green);
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
-	gone = known && primary_gone((CUdevice)item.other, r);
+	bool gone = known && primary_gone((CUdevice)item.other, r);
 	vgpu_gate_ended(under, gone);
 	vgpu_captures_ended(r == CUDA_SUCCESS ? ctx : NULL);
 	vgpu_captures_ended(gone ? under : NULL);

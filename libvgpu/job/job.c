@@ -108,7 +108,6 @@ static bool stretch(int fd)
 {
 	struct vgpu_signal_hold hold;
 	struct stat st;
-	int r;
 
 	if (fstat(fd, &st) != 0)
 		return false;
@@ -120,7 +119,7 @@ static bool stretch(int fd)
 		return true;
 	/* Above ulimit -f the kernel would end the program. */
 	vgpu_signal_hold(&hold, SIGXFSZ);
-	r = ftruncate(fd, (off_t)VGPU_CACHE_SIZE);
+	int r = ftruncate(fd, (off_t)VGPU_CACHE_SIZE);
 	vgpu_signal_drop(&hold, r != 0);
 	return r == 0;
 }

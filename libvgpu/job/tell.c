@@ -48,10 +48,9 @@ __attribute__((format(printf, 2, 3))) static void add(struct line *l, const char
 {
 	size_t room = sizeof l->text - 1 - l->len; /* one for the newline */
 	va_list ap;
-	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(l->text + l->len, room, fmt, ap);
+	int n = vsnprintf(l->text + l->len, room, fmt, ap);
 	va_end(ap);
 	if (n > 0)
 		l->len += (size_t)n < room ? (size_t)n : room - 1;
@@ -154,7 +153,6 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 	uint64_t now = vgpu_now(), due = LOAD(&next_ns);
 	uint64_t used = vgpu_mem_used(card);
 	struct line l = {.len = 0};
-	unsigned missed;
 
 	if (quiet)
 		return;
@@ -163,7 +161,7 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 		return;
 	}
 	ADD(&lines, 1);
-	missed = EXCHANGE(&untold, 0);
+	unsigned missed = EXCHANGE(&untold, 0);
 	if (unlikely(!vgpu_state.counted))
 		return; /* said when no place was found for this process */
 	add(&l, "vgpu: memory: %s refused: the limit of ",

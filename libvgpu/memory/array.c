@@ -5,9 +5,9 @@
  * rows padded to 64 bytes, heights to 8 rows, the whole to the allocator's
  * granularity. What is still different shows in the measured overhead.
  */
-#include "memory.h"
 #include "../driver/prototypes.h"
 #include "account.h"
+#include "memory.h"
 #include "release.h"
 
 #define ROW_ALIGN 64u

@@ -39,12 +39,11 @@ static nvmlDevice_t nvml_handle(int card)
 bool vgpu_overhead_counted(int card, uint64_t *bytes)
 {
 	VGPU_NO_CANCEL;
-	nvmlProcessInfo_t *info;
 	unsigned n = MAX_PROCESSES, pid = (unsigned)getpid();
 	nvmlDevice_t device = nvml_handle(card);
 	bool found = false;
 
-	info = device ? calloc(n, sizeof *info) : NULL;
+	nvmlProcessInfo_t *info = device ? calloc(n, sizeof *info) : NULL;
 	if (info &&
 	    vgpu_real.nvmlDeviceGetComputeRunningProcesses_v3(device, &n, info) == NVML_SUCCESS) {
 		for (unsigned i = 0; i < n && i < MAX_PROCESSES && !found; i++) {

@@ -5,8 +5,8 @@
  * comparison for all processes (mem_outside in the grant); without gresd this process's watcher
  * makes it, on its own slot (compare.c).
  */
-#include "memory.h"
 #include "account.h"
+#include "memory.h"
 
 uint64_t vgpu_context_bytes(int card)
 {
@@ -18,12 +18,11 @@ uint64_t vgpu_context_bytes(int card)
 int vgpu_overhead_context(int card)
 {
 	uint64_t bytes = vgpu_context_bytes(card);
-	int r;
 
 	if (bytes == 0)
 		return 0;
 	vgpu_mem_begin();
-	r = vgpu_charge(card, bytes);
+	int r = vgpu_charge(card, bytes);
 	if (r == 0)
 		__atomic_add_fetch(&vgpu_my(card)->mem_context, bytes, __ATOMIC_SEQ_CST);
 	vgpu_mem_end();

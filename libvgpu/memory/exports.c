@@ -70,10 +70,9 @@ CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, i
 				       unsigned long long flags)
 {
 	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemGetHandleForAddressRange);
-	r = vgpu_real.cuMemGetHandleForAddressRange(to, ptr, size, type, flags);
+	CUresult r = vgpu_real.cuMemGetHandleForAddressRange(to, ptr, size, type, flags);
 	if (r != CUDA_SUCCESS || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !vgpu_state.grant)
 		return r;
 	range.fd = *(int *)to;
@@ -83,10 +82,8 @@ CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, i
 
 CUresult cuMemPoolExportPointer(void *data, CUdeviceptr ptr)
 {
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolExportPointer);
-	r = vgpu_real.cuMemPoolExportPointer(data, ptr);
+	CUresult r = vgpu_real.cuMemPoolExportPointer(data, ptr);
 	return r == CUDA_SUCCESS && vgpu_state.grant && !vgpu_shared_note_data(ptr, data)
 		       ? CUDA_ERROR_OUT_OF_MEMORY
 		       : r;
@@ -132,12 +129,9 @@ static void holder_gone(const struct vgpu_item *item)
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from, int type)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemImportFromShareableHandle);
-	k = own(type, from);
-	r = vgpu_real.cuMemImportFromShareableHandle(handle, from, type);
+	struct vgpu_kept *k = own(type, from);
+	CUresult r = vgpu_real.cuMemImportFromShareableHandle(handle, from, type);
 	if (r != CUDA_SUCCESS)
 		return held(r, NULL, k);
 	if (vgpu_state.grant)
@@ -148,12 +142,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *from, int type,
 					    unsigned long long flags)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolImportFromShareableHandle);
-	k = own(type, from);
-	r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
+	struct vgpu_kept *k = own(type, from);
+	CUresult r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
 	return held(r, r == CUDA_SUCCESS ? *pool : NULL, k);
 }
 
@@ -178,12 +169,9 @@ static CUresult opened(CUresult r, CUdeviceptr *ptr, bool of_context, CUresult (
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, void *data)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolImportPointer);
-	k = own(CU_MEM_HANDLE_TYPE_FABRIC, data);
-	r = held(vgpu_real.cuMemPoolImportPointer(ptr, pool, data), pool, k);
+	struct vgpu_kept *k = own(CU_MEM_HANDLE_TYPE_FABRIC, data);
+	CUresult r = held(vgpu_real.cuMemPoolImportPointer(ptr, pool, data), pool, k);
 	return k ? r : opened(r, ptr, false, vgpu_real.cuMemFree_v2);
 }
 
@@ -207,13 +195,12 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
 	struct vgpu_kept *k = NULL;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuImportExternalMemory);
 	if (desc && desc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
 		k = own(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 			(void *)(intptr_t)desc->handle.fd);
-	r = vgpu_real.cuImportExternalMemory(memory, desc);
+	CUresult r = vgpu_real.cuImportExternalMemory(memory, desc);
 	return held(r, r == CUDA_SUCCESS ? *memory : NULL, k);
 }
 
@@ -231,12 +218,9 @@ static struct vgpu_kept *mapped(CUresult r, CUexternalMemory memory)
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *ptr, CUexternalMemory memory,
 					 const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuExternalMemoryGetMappedBuffer);
-	r = vgpu_real.cuExternalMemoryGetMappedBuffer(ptr, memory, desc);
-	k = mapped(r, memory);
+	CUresult r = vgpu_real.cuExternalMemoryGetMappedBuffer(ptr, memory, desc);
+	struct vgpu_kept *k = mapped(r, memory);
 	if (k)
 		vgpu_linear_own(*ptr, k);
 	return r;
@@ -247,10 +231,8 @@ CUresult
 cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
 					const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
 {
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuExternalMemoryGetMappedMipmappedArray);
-	r = vgpu_real.cuExternalMemoryGetMappedMipmappedArray(array, memory, desc);
+	CUresult r = vgpu_real.cuExternalMemoryGetMappedMipmappedArray(array, memory, desc);
 	mapped(r, memory);
 	return r;
 }

@@ -23,11 +23,10 @@ static unsigned victim;
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 {
 	CUcontext ctx = NULL;
-	uint64_t key;
 
 	if (vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
 		return 0;
-	key = vgpu_mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
+	uint64_t key = vgpu_mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
 	key = vgpu_mix(vgpu_mix(key, (uint64_t)(uintptr_t)call), (uint64_t)(uintptr_t)handle);
 	for (; name && *name; name++)
 		key = vgpu_mix(key, (unsigned char)*name);

@@ -202,20 +202,17 @@ static void leave(struct vgpu_item *list, CUstream stream)
 		vgpu_real.cuLaunchHostFunc(stream, left, dptr);
 }
 
-#define FREE_ASYNC(name, per_thread)                                  \
-	CUresult name(CUdeviceptr dptr, CUstream stream)              \
-	{                                                             \
-		struct vgpu_item *list;                               \
-		CUresult r;                                           \
-                                                                      \
-		VGPU_NEED_CUDA(name);                                 \
-		list = vgpu_table_detach(&vgpu_addresses, dptr);      \
-		r = vgpu_real.name(dptr, stream);                     \
-		if (list && r == CUDA_SUCCESS)                        \
-			leave(list, vgpu_stream(stream, per_thread)); \
-		else if (list)                                        \
-			vgpu_table_attach(&vgpu_addresses, list);     \
-		return r;                                             \
+#define FREE_ASYNC(name, per_thread)                                               \
+	CUresult name(CUdeviceptr dptr, CUstream stream)                           \
+	{                                                                          \
+		VGPU_NEED_CUDA(name);                                              \
+		struct vgpu_item *list = vgpu_table_detach(&vgpu_addresses, dptr); \
+		CUresult r = vgpu_real.name(dptr, stream);                         \
+		if (list && r == CUDA_SUCCESS)                                     \
+			leave(list, vgpu_stream(stream, per_thread));              \
+		else if (list)                                                     \
+			vgpu_table_attach(&vgpu_addresses, list);                  \
+		return r;                                                          \
 	}
 FREE_ASYNC(cuMemFreeAsync, false)
 FREE_ASYNC(cuMemFreeAsync_ptsz, true)

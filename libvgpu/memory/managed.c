@@ -33,12 +33,10 @@ void vgpu_managed_less(int card, uint64_t size)
 /* size more bytes: 0, or -ENOMEM with nothing changed. */
 static int more(int card, uint64_t size)
 {
-	uint64_t live;
-
 	if (vgpu_absurd(size))
 		return -ENOMEM;
 	ADD(&vgpu_managed_bytes, size);
-	live = ADD(&managed[card].live, size);
+	uint64_t live = ADD(&managed[card].live, size);
 	if (vgpu_charge_up_to(card, &managed[card].charged, managed_bytes(live)) == 0)
 		return 0;
 	vgpu_managed_less(card, size);
@@ -48,7 +46,6 @@ static int more(int card, uint64_t size)
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 {
 	struct vgpu_item item = {.size = size, .kind = VGPU_MANAGED};
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemAllocManaged);
 	item.card = dptr ? vgpu_card_current() : -1;
@@ -59,7 +56,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 		vgpu_mem_end();
 		return vgpu_oom(item.card, size);
 	}
-	r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	CUresult r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
 	if (r == CUDA_SUCCESS) {
 		item.key = *dptr;
 		item.owner = vgpu_context_owner(item.card);

@@ -102,17 +102,14 @@ static bool charge_module(struct vgpu_item *item)
  * limit: the caller undoes the call. */
 static bool end_load(struct vgpu_item *load, uint64_t module)
 {
-	uint64_t now;
-	bool fits;
-
 	if (load->card < 0)
 		return true;
-	now = card_free();
+	uint64_t now = card_free();
 	load->key = module;
 	load->size = now && now < load->size ? load->size - now : 0;
 	if (load->size >= CONFIRM_BYTES)
 		load->size = confirmed(load->card, load->size);
-	fits = load->size < NOTICE_BYTES || charge_module(load);
+	bool fits = load->size < NOTICE_BYTES || charge_module(load);
 	vgpu_mem_end();
 	return fits;
 }
@@ -134,12 +131,9 @@ static uint64_t id(const void *handle)
 #define CU_LOAD(name, params, args, handle)                                                 \
 	CUresult name params                                                                \
 	{                                                                                   \
-		struct vgpu_item l;                                                         \
-		CUresult r;                                                                 \
-                                                                                            \
 		VGPU_NEED_CUDA(name);                                                       \
-		l = begin_load();                                                           \
-		r = vgpu_real.name args;                                                    \
+		struct vgpu_item l = begin_load();                                          \
+		CUresult r = vgpu_real.name args;                                           \
 		if (end_load(&l, r == CUDA_SUCCESS ? id(*handle) : 0) || r != CUDA_SUCCESS) \
 			return r;                                                           \
 		UNLOAD_##handle(*handle);                                                   \
@@ -149,38 +143,33 @@ static uint64_t id(const void *handle)
 #define UNLOAD_library vgpu_real.cuLibraryUnload
 
 /* With lazy loading these are where the memory is really taken, at the first time. */
-#define CU_FIRST(call, params, args, owner, variable)                    \
-	CUresult call params                                             \
-	{                                                                \
-		static const char id_of_call;                            \
-		struct vgpu_item l;                                      \
-		uint64_t key;                                            \
-		CUresult r;                                              \
-                                                                         \
-		VGPU_NEED_CUDA(call);                                    \
-		key = vgpu_use_key(&id_of_call, owner, variable);        \
-		if (vgpu_used(key))                                      \
-			return vgpu_real.call args;                      \
-		l = begin_load();                                        \
-		r = vgpu_real.call args;                                 \
-		if (!end_load(&l, id(owner)))                            \
-			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r; \
-		if (r == CUDA_SUCCESS)                                   \
-			vgpu_use_note(key);                              \
-		return r;                                                \
+#define CU_FIRST(call, params, args, owner, variable)                      \
+	CUresult call params                                               \
+	{                                                                  \
+		static const char id_of_call;                              \
+                                                                           \
+		VGPU_NEED_CUDA(call);                                      \
+		uint64_t key = vgpu_use_key(&id_of_call, owner, variable); \
+		if (vgpu_used(key))                                        \
+			return vgpu_real.call args;                        \
+		struct vgpu_item l = begin_load();                         \
+		CUresult r = vgpu_real.call args;                          \
+		if (!end_load(&l, id(owner)))                              \
+			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r;   \
+		if (r == CUDA_SUCCESS)                                     \
+			vgpu_use_note(key);                                \
+		return r;                                                  \
 	}
 #define CU(name, params)
 #include "../driver/hooks.def"
 
-#define UNLOAD(name, handle)                                                         \
-	CUresult name(handle unloads)                                                \
-	{                                                                            \
-		CUresult r;                                                          \
-                                                                                     \
-		VGPU_NEED_CUDA(name);                                                \
-		r = VGPU_FREE(&modules, unloads, vgpu_real.name(unloads), unloaded); \
-		vgpu_uses_forget();                                                  \
-		return r;                                                            \
+#define UNLOAD(name, handle)                                                                  \
+	CUresult name(handle unloads)                                                         \
+	{                                                                                     \
+		VGPU_NEED_CUDA(name);                                                         \
+		CUresult r = VGPU_FREE(&modules, unloads, vgpu_real.name(unloads), unloaded); \
+		vgpu_uses_forget();                                                           \
+		return r;                                                                     \
 	}
 UNLOAD(cuModuleUnload, CUmodule)
 UNLOAD(cuLibraryUnload, CUlibrary)
@@ -226,13 +215,11 @@ void vgpu_modules_in_child(void)
 static CUresult limit_seen(int limit, size_t value, uint64_t key)
 {
 	size_t before = 0;
-	struct vgpu_item l;
-	CUresult r;
 
 	if (!vgpu_real.cuCtxGetLimit || vgpu_real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)
 		before = value;
-	l = begin_load();
-	r = vgpu_real.cuCtxSetLimit(limit, value);
+	struct vgpu_item l = begin_load();
+	CUresult r = vgpu_real.cuCtxSetLimit(limit, value);
 	if (end_load(&l, key) || r != CUDA_SUCCESS)
 		return r;
 	vgpu_real.cuCtxSetLimit(limit, before);
@@ -241,17 +228,16 @@ static CUresult limit_seen(int limit, size_t value, uint64_t key)
 
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	struct vgpu_item item, was;
+	struct vgpu_item was;
 	uint64_t have = 0, more;
 	CUresult r;
-	int card;
 
 	VGPU_NEED_CUDA(cuCtxSetLimit);
-	card = vgpu_card_current();
+	int card = vgpu_card_current();
 	if (card < 0 || limit < CU_LIMIT_STACK_SIZE ||
 	    limit > CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
 		return vgpu_real.cuCtxSetLimit(limit, value);
-	item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card)};
+	struct vgpu_item item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card)};
 	item.key = vgpu_mix(item.owner, (uint64_t)limit);
 	if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
 		return limit_seen(limit, value, item.key);

@@ -78,10 +78,9 @@ static int enter(int fd, uint64_t id)
 static void read_set(void)
 {
 	char line[256];
-	FILE *f;
 
 	snprintf(line, sizeof line, "/proc/self/fdinfo/%d", set);
-	f = fopen(line, "re");
+	FILE *f = fopen(line, "re");
 	reading++;
 	while (f && fgets(line, sizeof line, f)) {
 		const char *data = strncmp(line, "tfd:", 4) == 0 ? strstr(line, "data:") : NULL;
@@ -106,20 +105,18 @@ static bool followed_by(int fd, struct vgpu_item *file)
 int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id)
 {
 	struct vgpu_item number = {.key = (uint64_t)fd, .other = last + 1}, file;
-	bool reused;
-	int error;
 
 	if (followed_by(fd, &file)) {
 		*id = file.key;
 		return 0;
 	}
-	error = enter(fd, number.other);
+	int error = enter(fd, number.other);
 	if (error && error != EPERM) /* of a file that cannot be polled */
 		return error == EBADF ? -EBADF : -ENOMEM;
 	file = (struct vgpu_item){
 		.key = ++last, .size = reading, .owner = of, .other = number.key, .refs = !error};
 	*id = file.key;
-	reused = vgpu_table_take(&numbers, number.key, &(struct vgpu_item){0});
+	bool reused = vgpu_table_take(&numbers, number.key, &(struct vgpu_item){0});
 	if (!vgpu_table_put(&files, &file) || !vgpu_table_put(&numbers, &number))
 		return -ENOMEM;
 	fcntl(fd, F_SETSIG, FILE_MARK);

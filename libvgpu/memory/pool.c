@@ -263,11 +263,9 @@ void vgpu_pools_ended(uint64_t owner)
 CUresult vgpu_pool_destroy(CUmemoryPool handle)
 {
 	uint64_t reserved = 0;
-	struct pool *p;
-	CUresult r;
 
 	pthread_mutex_lock(&vgpu_pools_lock);
-	p = handle ? find_pool(handle) : NULL;
+	struct pool *p = handle ? find_pool(handle) : NULL;
 	if (p) {
 		/* Who frees just now has not said so yet: it still holds something. */
 		if (LOAD(&p->live) == 0 && !vgpu_capturing() && trim(p) &&
@@ -277,7 +275,7 @@ CUresult vgpu_pool_destroy(CUmemoryPool handle)
 		/* Before the driver can give the same handle to another pool. */
 		STORE(&p->handle, DESTROYED);
 	}
-	r = vgpu_real.cuMemPoolDestroy(handle);
+	CUresult r = vgpu_real.cuMemPoolDestroy(handle);
 	if (p && r != CUDA_SUCCESS)
 		STORE(&p->handle, handle);
 	pthread_mutex_unlock(&vgpu_pools_lock);

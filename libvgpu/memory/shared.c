@@ -94,11 +94,10 @@ static struct vgpu_kept *kept_of(const struct vgpu_item *item)
 static struct vgpu_kept *entry_of(uint64_t key)
 {
 	struct vgpu_item item = {.key = key};
-	struct vgpu_kept *k;
 
 	if (vgpu_table_get(&exported, key, &item))
 		return kept_of(&item);
-	k = calloc(1, sizeof *k);
+	struct vgpu_kept *k = calloc(1, sizeof *k);
 	item.other = (uintptr_t)k;
 	if (k && vgpu_table_put(&exported, &item))
 		return k;
@@ -211,14 +210,13 @@ void vgpu_shared_unimport(struct vgpu_kept *k)
 void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
 {
 	struct vgpu_item item;
-	struct vgpu_kept *k;
 
 	if (!LOAD(&exported.count))
 		return;
 	VGPU_HOLD(locked_shared());
 	if (!vgpu_table_take(&exported, key, &item))
 		return;
-	k = kept_of(&item);
+	struct vgpu_kept *k = kept_of(&item);
 	data_is(k, 0);
 	if (!is_kept(k)) {
 		free(k);

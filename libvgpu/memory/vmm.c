@@ -69,13 +69,12 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 		  unsigned long long flags)
 {
 	struct vgpu_item item;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemMap);
 	if (vgpu_state.grant && vgpu_table_get(&handles, handle, &item) && !vgpu_absurd(offset) &&
 	    charge_import(&item, offset + size))
 		return vgpu_oom(item.card, size);
-	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
+	CUresult r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
 		struct vgpu_item map = {.key = ptr, .size = size, .other = handle};
 
@@ -111,7 +110,6 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
 	struct vgpu_item *list = NULL, *more;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemUnmap);
 	vgpu_mem_begin();
@@ -124,7 +122,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	}
 	if (range.begin < range.end)
 		list = joined(vgpu_table_detach_if(&mappings, (uintptr_t)&range, starts_in), list);
-	r = vgpu_real.cuMemUnmap(ptr, size);
+	CUresult r = vgpu_real.cuMemUnmap(ptr, size);
 	vgpu_freed(&mappings, list, r, unmapped);
 	return r;
 }
@@ -132,10 +130,9 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
 	struct vgpu_item item;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemRetainAllocationHandle);
-	r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
+	CUresult r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&handles, *handle, 1, &item);
 	return r;
