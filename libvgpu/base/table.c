@@ -9,7 +9,6 @@
 #include "util.h"
 
 #define FIRST_BUCKETS 256u
-#define ITEMS_AT_ONCE 64u
 
 /* All tables that were ever used. */
 static struct vgpu_table *tables[64];
@@ -22,13 +21,13 @@ static void add_to_list(struct vgpu_table *t)
 		if (CAS(&tables[i], &there, t) || there == t)
 			break;
 	}
-	__atomic_store_n(&t->listed, true, __ATOMIC_RELEASE);
+	STORE(&t->listed, true);
 }
 
 /* A forked child finds each table in the list whose lock a thread of the parent has. */
 static pthread_mutex_t *locked(struct vgpu_table *t)
 {
-	if (!__atomic_load_n(&t->listed, __ATOMIC_ACQUIRE))
+	if (!LOAD(&t->listed))
 		add_to_list(t);
 	return vgpu_locked(&t->lock);
 }
@@ -42,7 +41,6 @@ void vgpu_tables_in_child(void)
 
 		pthread_mutex_init(&t->lock, NULL);
 		t->bucket = NULL;
-		t->spare = NULL;
 		t->buckets = t->count = 0;
 	}
 }
@@ -65,7 +63,7 @@ static void push(struct vgpu_item **list, struct vgpu_item *item)
 static void insert(struct vgpu_table *t, struct vgpu_item *item)
 {
 	push(&t->bucket[bucket_of(t, item->key)], item);
-	__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
+	STORE(&t->count, t->count + 1);
 }
 
 /* Takes an entry out of the table. */
@@ -74,7 +72,7 @@ static struct vgpu_item *unlinked(struct vgpu_table *t, struct vgpu_item **p)
 	struct vgpu_item *item = *p;
 
 	*p = item->next;
-	__atomic_store_n(&t->count, t->count - 1, __ATOMIC_RELAXED);
+	STORE(&t->count, t->count - 1);
 	return item;
 }
 
@@ -107,27 +105,11 @@ static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
 	return NULL;
 }
 
-/* Entries come and go with every allocation: they are kept for the next one. */
-static struct vgpu_item *new_item(struct vgpu_table *t)
-{
-	struct vgpu_item *item = t->spare;
-
-	if (!item) {
-		item = calloc(ITEMS_AT_ONCE, sizeof *item);
-		for (unsigned i = 1; item && i < ITEMS_AT_ONCE; i++)
-			push(&t->spare, &item[i]);
-	} else {
-		t->spare = item->next;
-	}
-	return item;
-}
-
 /* The lock is taken. */
 static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	if (t->count >= t->buckets && !grow(t))
-		return false;
-	struct vgpu_item *copy = new_item(t);
+	struct vgpu_item *copy = t->count < t->buckets || grow(t) ? malloc(sizeof *copy) : NULL;
+
 	if (!copy)
 		return false;
 	*copy = *item;
@@ -170,7 +152,7 @@ bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 	if (!p)
 		return false;
 	*out = **p;
-	push(&t->spare, unlinked(t, p));
+	free(unlinked(t, p));
 	return true;
 }
 
@@ -178,7 +160,7 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 {
 	struct vgpu_item *list = NULL, **p;
 
-	if (!__atomic_load_n(&t->count, __ATOMIC_RELAXED))
+	if (!LOAD(&t->count))
 		return NULL;
 	VGPU_HOLD(locked(t));
 	while ((p = find(t, key)) != NULL)
@@ -215,14 +197,11 @@ void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 		     void (*gone)(const struct vgpu_item *))
 {
-	for (struct vgpu_item *item = list; gone && item; item = item->next)
-		gone(item);
-	if (!list)
-		return;
-	VGPU_HOLD(locked(t));
-	for (struct vgpu_item *next; list; list = next) {
-		next = list->next;
-		push(&t->spare, list);
+	(void)t;
+	for (struct vgpu_item *item; (item = list) != NULL; free(item)) {
+		list = item->next;
+		if (gone)
+			gone(item);
 	}
 }
 
@@ -263,6 +242,6 @@ bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item
 	(*p)->refs += (unsigned)by;
 	*out = **p;
 	if (out->refs == 0)
-		push(&t->spare, unlinked(t, p));
+		free(unlinked(t, p));
 	return true;
 }

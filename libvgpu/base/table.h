@@ -19,7 +19,7 @@ struct vgpu_item {
 };
 struct vgpu_table {
 	pthread_mutex_t lock;
-	struct vgpu_item **bucket, *spare;
+	struct vgpu_item **bucket;
 	size_t buckets, count;
 	bool listed;
 };

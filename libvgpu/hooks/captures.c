@@ -15,15 +15,15 @@ static struct vgpu_table open_captures = VGPU_TABLE_INIT;
 
 static void capture_begins(void)
 {
-	__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
-	__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
+	ADD(&vgpu_captures_begin, 1);
+	ADD(&vgpu_captures, 1);
 	vgpu_gate_capture();
 }
 
 static void capture_gone(const struct vgpu_item *item)
 {
 	(void)item;
-	__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
+	SUB(&vgpu_captures, 1);
 }
 
 static CUcontext current_context(void)
@@ -91,7 +91,7 @@ static struct vgpu_item capture_of(CUstream stream)
 /* Without memory for its entry, a capture counts until the process ends. */
 static CUresult capture_began(CUresult r, const struct vgpu_item *item)
 {
-	__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
+	SUB(&vgpu_captures_begin, 1);
 	if (r == CUDA_SUCCESS) {
 		capture_ends(item->key); /* of a stream that ended unseen, of the same handle */
 		vgpu_table_put(&open_captures, item);
@@ -103,7 +103,7 @@ static CUresult capture_began(CUresult r, const struct vgpu_item *item)
 
 void vgpu_captures_ended(CUcontext ctx)
 {
-	if (ctx && __atomic_load_n(&open_captures.count, __ATOMIC_RELAXED))
+	if (ctx && LOAD(&open_captures.count))
 		vgpu_table_end(&open_captures, (uint64_t)(uintptr_t)ctx, capture_gone);
 }
 
@@ -143,14 +143,14 @@ DESTROY(cuStreamDestroy_v2)
 	CUresult name(CUstream stream, CUevent event, unsigned flags)              \
 	{                                                                          \
 		VGPU_NEED_CUDA(name);                                              \
-		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))   \
+		if (unlikely(LOAD(&vgpu_gate_any)))                                \
 			vgpu_gate_boundary(vgpu_stream(stream, per_thread), true); \
 		if (likely(!vgpu_capturing()))                                     \
 			return vgpu_real.name(stream, event, flags);               \
-		__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
+		ADD(&vgpu_captures_begin, 1);                                      \
 		vgpu_gate_capture();                                               \
 		CUresult result = vgpu_real.name(stream, event, flags);            \
-		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
+		SUB(&vgpu_captures_begin, 1);                                      \
 		return result;                                                     \
 	}
 JOIN(cuStreamWaitEvent, false)

@@ -23,7 +23,7 @@ void vgpu_context_began(int card)
 	VGPU_NO_CANCEL;
 	struct vgpu_schedule s;
 
-	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
+	ADD(&vgpu_my(card)->contexts, 1);
 	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s, vgpu_now())) {
 		vgpu_gate_schedule(card, &s);
 		vgpu_slices_apply(card, &s, VGPU_READ_BACK);
@@ -37,7 +37,7 @@ void vgpu_context_seen(int card)
 {
 	VGPU_LOCK(&seen_lock);
 
-	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
+	if (!LOAD(&vgpu_my(card)->contexts))
 		vgpu_context_began(card);
 }
 
@@ -45,8 +45,8 @@ void vgpu_context_ended(int card)
 {
 	uint32_t *n = &vgpu_my(card)->contexts;
 
-	if (__atomic_load_n(n, __ATOMIC_SEQ_CST))
-		__atomic_sub_fetch(n, 1, __ATOMIC_SEQ_CST);
+	if (LOAD(n))
+		SUB(n, 1);
 	vgpu_overhead_context_gone(card);
 }
 
@@ -73,7 +73,7 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 				 .refs = 1};
 
 	/* Not the handle: the driver can use it again while this context still ends. */
-	item.owner = VGPU_MAX_CARDS + __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
+	item.owner = VGPU_MAX_CARDS + ADD(&made, 1);
 
 	/* Forgotten for want of memory: stays charged until the process ends. */
 	vgpu_table_put(&vgpu_contexts_made, &item);

@@ -64,7 +64,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	CUresult r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	vgpu_rm_creating(-1);
 	if (r == CUDA_SUCCESS)
-		__atomic_store_n(&primary[card], *pctx, __ATOMIC_RELAXED);
+		STORE(&primary[card], *pctx);
 	primary_taken(card, r);
 	return r;
 }
@@ -106,7 +106,7 @@ static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool a
 	int card = vgpu_card_of_device(dev);
 
 	if (card >= 0 && (all || references(card) <= 1))
-		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
+		ctx = LOAD(&primary[card]);
 	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
 	CUresult r = real(dev);
@@ -176,7 +176,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)
 		ctx = NULL;
 	if (known)
-		under = __atomic_load_n(&primary[item.card], __ATOMIC_RELAXED);
+		under = LOAD(&primary[item.card]);
 	if (ctx == under) /* a driver may give the primary one, which others hold too */
 		ctx = NULL;
 	vgpu_gate_ends(ctx);

@@ -195,7 +195,7 @@ static void claim_slot(void)
 				  "this process gets no GPU memory",
 				  VGPU_MAX_SLOTS);
 	}
-	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
+	STORE(&vgpu_state.slot->heartbeat_ns, vgpu_now());
 }
 
 /* A forked child that has not asked for CUDA since; see vgpu_job_claim(). */

@@ -45,7 +45,7 @@ uint64_t vgpu_mem_used(int card);
 /* The part of it that no slot announces; may be negative. */
 static inline int64_t vgpu_mem_outside(int card)
 {
-	return __atomic_load_n(&vgpu_state.grant->card[card].mem_outside, __ATOMIC_RELAXED);
+	return LOAD(&vgpu_state.grant->card[card].mem_outside);
 }
 
 #endif

@@ -24,7 +24,7 @@ static nvmlDevice_t nvml_handle(int card)
 
 	if (found || (last && now - last < NVML_AGAIN_NS))
 		return found;
-	__atomic_store_n(&tried[card], now, __ATOMIC_RELAXED);
+	STORE(&tried[card], now);
 	vgpu_need_nvml();
 	if (!vgpu_real.nvmlInit_v2 || vgpu_real.nvmlInit_v2() != NVML_SUCCESS ||
 	    !vgpu_real.nvmlDeviceGetHandleByUUID ||
@@ -32,7 +32,7 @@ static nvmlDevice_t nvml_handle(int card)
 	    vgpu_real.nvmlDeviceGetHandleByUUID(vgpu_state.grant->card[card].uuid, &found) !=
 		    NVML_SUCCESS)
 		return NULL;
-	__atomic_store_n(&handle[card], found, __ATOMIC_RELEASE);
+	STORE(&handle[card], found);
 	return found;
 }
 

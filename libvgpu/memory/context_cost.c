@@ -24,7 +24,7 @@ int vgpu_overhead_context(int card)
 	vgpu_mem_begin();
 	int r = vgpu_charge(card, bytes);
 	if (r == 0)
-		__atomic_add_fetch(&vgpu_my(card)->mem_context, bytes, __ATOMIC_SEQ_CST);
+		ADD(&vgpu_my(card)->mem_context, bytes);
 	vgpu_mem_end();
 	return r;
 }
@@ -48,6 +48,6 @@ uint64_t vgpu_overhead_charged(int card)
 
 void vgpu_overhead_raise(int card, uint64_t bytes)
 {
-	__atomic_add_fetch(&vgpu_my(card)->mem_context, bytes, __ATOMIC_SEQ_CST);
+	ADD(&vgpu_my(card)->mem_context, bytes);
 	vgpu_charge_forced(card, bytes);
 }

@@ -28,7 +28,7 @@ static uint64_t rest_of(int card, uint64_t bytes)
 
 int vgpu_imports_more(int card, uint64_t bytes)
 {
-	uint64_t all = __atomic_add_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
+	uint64_t all = ADD(&imports[card].bytes, bytes);
 	uint64_t want = rest_of(card, all), had;
 
 	/* To make room for the charge, slots of processes that have ended are cleared: then the others
@@ -46,7 +46,7 @@ int vgpu_imports_more(int card, uint64_t bytes)
 
 void vgpu_imports_less(int card, uint64_t bytes)
 {
-	uint64_t left = __atomic_sub_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
+	uint64_t left = SUB(&imports[card].bytes, bytes);
 
 	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, NULL);
 }

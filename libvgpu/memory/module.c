@@ -91,8 +91,8 @@ static bool charge_module(struct vgpu_item *item)
 		if (vgpu_charge(item->card, item->size))
 			return false;
 	}
-	__atomic_add_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
-	__atomic_add_fetch(&vgpu_my(item->card)->mem_module, item->size, __ATOMIC_SEQ_CST);
+	ADD(&took[item->card], item->size);
+	ADD(&vgpu_my(item->card)->mem_module, item->size);
 	item->owner = vgpu_context_owner(item->card);
 	vgpu_table_put(&modules, item);
 	return true;
@@ -118,7 +118,7 @@ static bool end_load(struct vgpu_item *load, uint64_t module)
 static void unloaded(const struct vgpu_item *item)
 {
 	uint64_t have = vgpu_modules_charged(item->card);
-	uint64_t live = __atomic_sub_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
+	uint64_t live = SUB(&took[item->card], item->size);
 
 	vgpu_modules_lower(item->card, have > live ? have - live : 0);
 }

@@ -9,8 +9,8 @@ uint64_t vgpu_context_owner(int card)
 	struct vgpu_item item;
 	CUcontext ctx = NULL;
 
-	if (__atomic_load_n(&vgpu_contexts_made.count, __ATOMIC_RELAXED) &&
-	    vgpu_real.cuCtxGetCurrent && vgpu_real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS &&
+	if (LOAD(&vgpu_contexts_made.count) && vgpu_real.cuCtxGetCurrent &&
+	    vgpu_real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS &&
 	    vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item))
 		return item.owner;
 	return vgpu_primary_owner(card);

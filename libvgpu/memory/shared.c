@@ -63,7 +63,7 @@ static void settle(void)
 			link = &k->next;
 			continue;
 		}
-		__atomic_store_n(link, k->next, __ATOMIC_RELAXED);
+		STORE(link, k->next);
 		vgpu_release(k->card, k->bytes);
 		free(k);
 	}
@@ -226,7 +226,7 @@ void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
 	k->card = card;
 	k->bytes = bytes;
 	k->next = freed;
-	__atomic_store_n(&freed, k, __ATOMIC_RELAXED);
+	STORE(&freed, k);
 }
 
 void vgpu_shared_release(uint64_t key, int card, uint64_t bytes)
