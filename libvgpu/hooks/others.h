@@ -6,18 +6,11 @@
 #include "../compute/queues.h"
 #include "../driver/others.h"
 #include "../job/job.h"
-#include "../memory/objects.h"
 
 /* The cards on which this process works without CUDA, a bit each; 0: no gate throttles any card. */
 static inline uint32_t vgpu_others_cards(void)
 {
-	uint32_t cards = 0;
-
-	if (likely(!LOAD(&vgpu_gate_any)))
-		return 0;
-	for (unsigned i = 0; i < vgpu_state.ncards; i++)
-		cards |= (uint32_t)vgpu_others_on((int)i) << i;
-	return cards;
+	return likely(!LOAD(&vgpu_gate_any)) ? 0 : LOAD(&vgpu_state.other_cards);
 }
 
 #endif

@@ -7,7 +7,7 @@
 #include "../memory/account.h"
 #include "../memory/memory.h"
 #include "../memory/pool.h"
-#include "../slices/rm.h"
+#include "../kernel/kernel.h"
 #include "../slices/slices.h"
 #include "context.h"
 

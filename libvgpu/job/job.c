@@ -204,6 +204,7 @@ static struct vgpu_slot child_slot;
 
 void vgpu_job_in_child(void)
 {
+	vgpu_state.other_cards = 0;
 	unclaimed = vgpu_state.grant && !trouble.what;
 	if (unclaimed) {
 		memset(&child_slot, 0, sizeof child_slot);

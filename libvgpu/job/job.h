@@ -12,9 +12,10 @@ struct vgpu_state {
 	struct vgpu_slot *slot; /* NULL when there is no grant */
 	bool counted;           /* false: the slot is no part of the cache, nothing is given */
 	unsigned ncards;
+	uint32_t other_cards; /* a bit each: this process works on them without CUDA */
 	bool from_env; /* grant made from environment variables, no gresd behind it */
 };
-/* Read-only, but for the slot, once vgpu_job_find() has returned. */
+/* Read-only, but for the slot and other_cards, once vgpu_job_find() has returned. */
 extern struct vgpu_state vgpu_state;
 
 /* So often a process says in its slot that it is there. */

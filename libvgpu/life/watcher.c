@@ -20,7 +20,7 @@
 #include "../job/ask.h"
 #include "../job/job.h"
 #include "../memory/memory.h"
-#include "../slices/rm.h"
+#include "../kernel/kernel.h"
 #include "../slices/slices.h"
 #include "watcher.h"
 

@@ -2,7 +2,6 @@
 /* compare.c - see memory.h. Only the watcher is here. */
 #include "account.h"
 #include "memory.h"
-#include "objects.h"
 
 #define MEASURE_NS 250000000u
 /* Short programs never pay for opening NVML. */
@@ -38,7 +37,8 @@ static uint64_t highest(int card, uint64_t want)
 static void correct(int card, uint64_t have, uint64_t want, uint64_t max)
 {
 	uint32_t contexts = LOAD(&vgpu_my(card)->contexts);
-	uint64_t floor = vgpu_context_bytes(card) * (contexts - (contexts && vgpu_others_on(card)));
+	uint64_t floor = vgpu_context_bytes(card) *
+			 (contexts - (contexts && (vgpu_state.other_cards >> card & 1)));
 
 	/* Managed memory is charged in full but may be elsewhere just now: then a low count proves
 	 * nothing. */

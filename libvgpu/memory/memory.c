@@ -2,7 +2,6 @@
 /* memory.c - see memory.h. */
 #include "memory.h"
 #include "../job/job.h"
-#include "objects.h"
 #include "pool.h"
 
 /* Pools and memory of cuMemCreate are the device's and outlive the context. */
@@ -28,5 +27,4 @@ void vgpu_memory_in_child(void)
 	vgpu_modules_in_child();
 	vgpu_shared_in_child();
 	vgpu_imports_in_child();
-	vgpu_objects_in_child();
 }

@@ -10,7 +10,7 @@
 
 #include "../base/log.h"
 #include "../job/job.h"
-#include "rm.h"
+#include "../kernel/kernel.h"
 #include "slices.h"
 
 /* A group that is just being freed refuses: it is forgotten when the driver has done that. */

@@ -15,7 +15,6 @@
 #include "../job/tell.h"
 #include "../life/watcher.h"
 #include "../memory/memory.h"
-#include "../slices/rm.h"
 
 /* What is VGPU_PRIVATE. */
 extern char __start_vgpu_private[], __stop_vgpu_private[];
@@ -30,7 +29,6 @@ static void in_child(void)
 	vgpu_tables_in_child();
 	vgpu_job_in_child();
 	vgpu_memory_in_child();
-	vgpu_rm_forget();
 	vgpu_gate_in_child();
 	vgpu_watcher_in_child();
 }

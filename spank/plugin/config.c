@@ -3,69 +3,56 @@
 
 #include "plugin.h"
 
-/* The value of argument when it is named key, else NULL. */
-static const char *value_of(const char *argument, const char *key)
+static const char *const keys[] = {"run_dir", "library", "prolog", "enforce", "seccomp"};
+static const char *const modes[] = {
+	[VGPU_ENFORCE_NAMESPACE] = "namespace",
+	[VGPU_ENFORCE_PRELOAD] = "preload",
+	[VGPU_ENFORCE_OFF] = "off",
+};
+
+/* The place in list of the first n bytes of text, or that of its end. */
+static size_t place(const char *const *list, size_t size, const char *text, size_t n)
 {
-	size_t n = strlen(key);
+	size_t i = 0;
 
-	if (strncmp(argument, key, n) || argument[n] != '=')
-		return NULL;
-	return argument + n + 1;
+	while (i < size && (strlen(list[i]) != n || strncmp(list[i], text, n)))
+		i++;
+	return i;
 }
-
-static int read_path(const char **path, const char *key, const char *value, struct vgpu_why *wrong)
-{
-	if (value[0] != '/')
-		return vgpu_because(wrong, "%s=%s: want an absolute path, e.g. %s=%s", key, value,
-				    key, *path);
-	*path = value;
-	return 0;
-}
-
-static int read_enforce(enum vgpu_enforce *enforce, const char *value, struct vgpu_why *wrong)
-{
-	static const char *const names[] = {
-		[VGPU_ENFORCE_NAMESPACE] = "namespace",
-		[VGPU_ENFORCE_PRELOAD] = "preload",
-		[VGPU_ENFORCE_OFF] = "off",
-	};
-	size_t i;
-
-	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		if (!strcmp(value, names[i])) {
-			*enforce = (enum vgpu_enforce)i;
-			return 0;
-		}
-	}
-	return vgpu_because(wrong,
-			    "enforce=%s: want namespace, preload or off, e.g. enforce=namespace",
-			    value);
-}
+#define PLACE(list, text, n) place(list, sizeof(list) / sizeof(list[0]), text, n)
 
 static int read_argument(struct vgpu_config *config, const char *argument)
 {
+	const char **const paths[] = {&config->run_dir, &config->library, &config->prolog};
 	struct vgpu_why *wrong = &config->wrong;
-	const char *value;
+	size_t n = strcspn(argument, "="), key = PLACE(keys, argument, n), mode;
+	const char *value = argument + n + 1;
 
-	if ((value = value_of(argument, "run_dir")))
-		return read_path(&config->run_dir, "run_dir", value, wrong);
-	if ((value = value_of(argument, "library")))
-		return read_path(&config->library, "library", value, wrong);
-	if ((value = value_of(argument, "prolog")))
-		return read_path(&config->prolog, "prolog", value, wrong);
-	if ((value = value_of(argument, "enforce")))
-		return read_enforce(&config->enforce, value, wrong);
-	if ((value = value_of(argument, "seccomp"))) {
+	if (!argument[n] || key == sizeof(keys) / sizeof(keys[0]))
+		return vgpu_because(wrong,
+				    "%s: unknown argument: want run_dir=, library=, prolog=, "
+				    "enforce= or seccomp=",
+				    argument);
+	if (key < 3) {
+		if (value[0] != '/')
+			return vgpu_because(wrong, "%s=%s: want an absolute path, e.g. %s=%s",
+					    keys[key], value, keys[key], *paths[key]);
+		*paths[key] = value;
+	} else if (key == 3) {
+		mode = PLACE(modes, value, strlen(value));
+		if (mode == sizeof(modes) / sizeof(modes[0]))
+			return vgpu_because(wrong,
+					    "enforce=%s: want namespace, preload or off, e.g. "
+					    "enforce=namespace",
+					    value);
+		config->enforce = (enum vgpu_enforce)mode;
+	} else {
 		if (strcmp(value, "0") && strcmp(value, "1"))
 			return vgpu_because(wrong, "seccomp=%s: want 0 or 1, e.g. seccomp=1",
 					    value);
 		config->seccomp = value[0] == '1';
-		return 0;
 	}
-	return vgpu_because(wrong,
-			    "%s: unknown argument: want run_dir=, library=, prolog=, enforce= or "
-			    "seccomp=",
-			    argument);
+	return 0;
 }
 
 /* A bad argument is kept, not raised: see the rule in plugin.h. The values

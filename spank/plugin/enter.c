@@ -8,53 +8,28 @@
 
 #include "plugin.h"
 
-static int open_grant(const struct vgpu_member *member, int dir, struct vgpu_why *why)
+static int open_bind(const struct vgpu_member *member, int bind, int dir, struct vgpu_why *why)
 {
-	int fd = vgpu_jobdir_grant(dir, member->job, member->uid, why);
+	int fd = bind == 0   ? vgpu_jobdir_grant(dir, member->job, member->uid, why)
+		 : bind == 1 ? vgpu_jobdir_cache(dir, member->uid, why)
+			     : vgpu_jobdir_of_node(member->config->run_dir, "preload", why);
 
-	if (fd == -ENOENT)
+	if (fd != -ENOENT)
+		return fd;
+	if (bind == 0)
 		return vgpu_because(why, "grant: vanished while the task was starting");
-	return fd;
-}
-
-static int open_cache(const struct vgpu_member *member, int dir, struct vgpu_why *why)
-{
-	int fd = vgpu_jobdir_cache(dir, member->uid, why);
-
-	if (fd == -ENOENT)
+	if (bind == 1)
 		return vgpu_because(why, "cache: missing beside the grant: see the log of gresd");
-	return fd;
+	return vgpu_because(
+		why, "preload: missing: gresd makes it when it starts: see systemctl status gresd");
 }
-
-static int open_preload(const struct vgpu_member *member, int dir, struct vgpu_why *why)
-{
-	int fd = vgpu_jobdir_of_node(member->config->run_dir, "preload", why);
-
-	(void)dir;
-	if (fd == -ENOENT)
-		return vgpu_because(why,
-				    "%s/preload: missing: gresd makes it when it starts: see "
-				    "systemctl status gresd",
-				    member->config->run_dir);
-	return fd;
-}
-
-static const struct {
-	int (*open)(const struct vgpu_member *member, int dir, struct vgpu_why *why);
-	const char *target;
-	bool writable;
-} binds[] = {
-	{open_grant, VGPU_SELF_GRANT, false},
-	{open_cache, VGPU_SELF_CACHE, true},
-	{open_preload, VGPU_PRELOAD, false},
-};
 
 /* Opens everything again: a file that was opened before the namespace was
  * entered belongs to the old one and cannot be bound in the new. */
 int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why)
 {
-	int dir, fd, err = 0;
-	size_t i;
+	static const char *const targets[] = {VGPU_SELF_GRANT, VGPU_SELF_CACHE, VGPU_PRELOAD};
+	int dir, fd, i, err = 0;
 
 	if (vgpu_mount_private(why))
 		return -1;
@@ -63,14 +38,11 @@ int vgpu_member_enter(const struct vgpu_member *member, struct vgpu_why *why)
 		return vgpu_because(why, "job directory: vanished while the task was starting");
 	if (dir < 0)
 		return -1;
-	for (i = 0; !err && i < sizeof(binds) / sizeof(binds[0]); i++) {
-		fd = binds[i].open(member, dir, why);
-		if (fd < 0) {
-			err = -1;
-			break;
-		}
-		err = vgpu_mount_file(fd, binds[i].target, binds[i].writable, why);
-		close(fd);
+	for (i = 0; !err && i < 3; i++) {
+		fd = open_bind(member, i, dir, why);
+		err = fd < 0 ? -1 : vgpu_mount_file(fd, targets[i], i == 1, why);
+		if (fd >= 0)
+			close(fd);
 	}
 	close(dir);
 	if (!err && member->config->seccomp)

@@ -35,18 +35,16 @@ static int read_lines(const char *run_dir, uint32_t job, char *text, struct vgpu
 	text[0] = '\0';
 	if (fd < 0)
 		return fd == -ENOENT ? 0 : fd;
-	n = read(fd, text, MOST_BYTES);
-	close(fd);
+	n = vgpu_read_text(fd, text, MOST_BYTES);
 	if (n < 0)
 		return vgpu_because(why, "environment: read: %s", strerror(errno));
-	if (n == MOST_BYTES)
+	if (n == MOST_BYTES - 1)
 		return vgpu_because(why, "environment: %d bytes or more: is it from gresd?",
-				    MOST_BYTES);
-	text[n] = '\0';
+				    MOST_BYTES - 1);
 	return 0;
 }
 
-static int set_one(spank_t spank, const char *name, const char *value, struct vgpu_why *why)
+int vgpu_setenv(spank_t spank, const char *name, const char *value, struct vgpu_why *why)
 {
 	spank_err_t err = spank_setenv(spank, name, value, 1);
 
@@ -67,13 +65,13 @@ static int set_line(spank_t spank, char *line, struct vgpu_why *why)
 	*value++ = '\0';
 	tasks = strstr(line, PER_TASK);
 	if (!tasks || tasks[strlen(PER_TASK)])
-		return set_one(spank, line, value, why);
+		return vgpu_setenv(spank, line, value, why);
 	*tasks = '\0';
 	if (spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &count) != ESPANK_SUCCESS)
 		return vgpu_because(why, "ask slurm for the tasks of the step");
 	n = strtoul(value, NULL, 10) / (count > 1 ? count : 1);
 	snprintf(part, sizeof(part), "%lu", n > 1 ? n : 1);
-	return set_one(spank, line, part, why);
+	return vgpu_setenv(spank, line, part, why);
 }
 
 /* Whether Slurm gave the step neither cards nor shards, as with --gres=none. Where
@@ -89,7 +87,7 @@ static bool is_without_cards(spank_t spank, const char *run_dir)
 		if (spank_getenv(spank, told[i], value, sizeof(value)) != ESPANK_ENV_NOEXIST)
 			return false;
 	}
-	return !vgpu_is_placed_by_gresd(run_dir);
+	return !vgpu_is_there(run_dir, VGPU_GRESD_PLACES);
 }
 
 /* See whole.c. */
@@ -97,20 +95,17 @@ static int set_whole(spank_t spank, const char *run_dir, struct vgpu_why *why)
 {
 	char names[MOST_BYTES], indexes[1024], visible[1024], out[MOST_BYTES];
 	int fd = vgpu_jobdir_of_node(run_dir, "cards", why);
-	ssize_t n;
 
 	if (fd < 0) /* also what cannot be believed: the job is not gresd's */
 		return 0;
-	n = read(fd, names, sizeof(names) - 1);
-	close(fd);
-	names[n > 0 ? n : 0] = '\0';
+	vgpu_read_text(fd, names, sizeof(names));
 	if ((spank_getenv(spank, "SLURM_STEP_GPUS", indexes, sizeof(indexes)) != ESPANK_SUCCESS &&
 	     spank_getenv(spank, "SLURM_JOB_GPUS", indexes, sizeof(indexes)) != ESPANK_SUCCESS) ||
 	    spank_getenv(spank, "CUDA_VISIBLE_DEVICES", visible, sizeof(visible)) !=
 		    ESPANK_SUCCESS ||
 	    !vgpu_whole_names(names, indexes, visible, out, sizeof(out)))
 		return 0;
-	return set_one(spank, "CUDA_VISIBLE_DEVICES", out, why);
+	return vgpu_setenv(spank, "CUDA_VISIBLE_DEVICES", out, why);
 }
 
 /* 0, also where there is nothing to set; -1 with *why set. A step without cards
@@ -126,11 +121,11 @@ int vgpu_jobenv_set(spank_t spank, const char *run_dir, struct vgpu_why *why)
 		return vgpu_because(why, "ask slurm for the job");
 	err = read_lines(run_dir, job, text, why);
 	if (err == -ENOENT && vgpu_needs_prolog(run_dir, job) && is_without_cards(spank, run_dir))
-		return set_one(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why); /* nobody knew */
+		return vgpu_setenv(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why); /* nobody knew */
 	if (err == -ENOENT)
 		return set_whole(spank, run_dir, why);
 	denied = is_without_cards(spank, run_dir); /* before gresd's words are set */
 	while (!err && (line = strsep(&rest, "\n")))
 		err = set_line(spank, line, why);
-	return !err && denied ? set_one(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why) : err;
+	return !err && denied ? vgpu_setenv(spank, "CUDA_VISIBLE_DEVICES", NO_CARD, why) : err;
 }

@@ -41,53 +41,47 @@ static void add(struct environment *env, const char *name, const char *value)
 	env->n++;
 }
 
-static void add_number(struct environment *env, const char *name, spank_t spank, spank_item_t item)
-{
-	uint32_t value;
-	char text[16];
-
-	if (spank_get_item(spank, item, &value) != ESPANK_SUCCESS)
-		return;
-	snprintf(text, sizeof(text), "%u", value);
-	add(env, name, text);
-}
-
-/* What the job's own environment says; the first of two names that is there. */
-static void add_from(struct environment *env, const char *name, spank_t spank, const char *first,
-		     const char *second)
-{
-	char value[MOST_BYTES / 2];
-
-	if (spank_getenv(spank, first, value, sizeof(value)) == ESPANK_SUCCESS ||
-	    (second && spank_getenv(spank, second, value, sizeof(value)) == ESPANK_SUCCESS))
-		add(env, name, value);
-}
-
 static void fill(struct environment *env, spank_t spank)
 {
-	static const char *const options[] = {"MEM",      "CORES",  "CARDS", "MODE",
-					      "PRIORITY", "POLICY", "ENGINE"};
-	char from[64];
-	size_t i;
+	static const struct {
+		const char *name;
+		spank_item_t item;
+	} items[] = {{"SLURM_JOB_ID", S_JOB_ID},
+		     {"SLURM_JOB_UID", S_JOB_UID},
+		     {"SLURM_JOB_GID", S_JOB_GID}};
+	/* What the job's own environment says; the first of two names that is there. */
+	static const char *const variables[][3] = {
+		{"SLURM_JOB_USER", "SLURM_JOB_USER"},
+		{"SLURM_JOB_ACCOUNT", "SLURM_JOB_ACCOUNT"},
+		{"SLURM_JOB_PARTITION", "SLURM_JOB_PARTITION"},
+		{"SLURM_JOB_GPUS", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"},
+		{"SLURM_JOB_RESTART_COUNT", "SLURM_RESTART_COUNT"},
+#define OPTION(id, ...) {"SPANK_VGPU_" #id, "SLURM_SPANK_VGPU_" #id},
+#include "../options/options.def"
+#undef OPTION
+	};
+	char value[MOST_BYTES / 2];
+	uint32_t number;
+	size_t i, k;
 
 	add(env, "SLURM_SCRIPT_CONTEXT", "vgpu_late_prolog");
 	add(env, "PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-	add_number(env, "SLURM_JOB_ID", spank, S_JOB_ID);
-	add_number(env, "SLURM_JOB_UID", spank, S_JOB_UID);
-	add_number(env, "SLURM_JOB_GID", spank, S_JOB_GID);
-	add_from(env, "SLURM_JOB_USER", spank, "SLURM_JOB_USER", NULL);
-	add_from(env, "SLURM_JOB_ACCOUNT", spank, "SLURM_JOB_ACCOUNT", NULL);
-	add_from(env, "SLURM_JOB_PARTITION", spank, "SLURM_JOB_PARTITION", NULL);
-	add_from(env, "SLURM_JOB_GPUS", spank, "SLURM_JOB_GPUS", "SLURM_STEP_GPUS");
-	add_from(env, "SLURM_JOB_RESTART_COUNT", spank, "SLURM_RESTART_COUNT", NULL);
+	for (i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
+		if (spank_get_item(spank, items[i].item, &number) != ESPANK_SUCCESS)
+			continue;
+		snprintf(value, sizeof(value), "%u", number);
+		add(env, items[i].name, value);
+	}
 	if (getenv("SLURM_CONF"))
 		add(env, "SLURM_CONF", getenv("SLURM_CONF"));
-	for (i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-		char to[64];
-
-		snprintf(from, sizeof(from), "SLURM_SPANK_VGPU_%s", options[i]);
-		snprintf(to, sizeof(to), "SPANK_VGPU_%s", options[i]);
-		add_from(env, to, spank, from, NULL);
+	for (i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+		for (k = 1; k < 3 && variables[i][k]; k++) {
+			if (spank_getenv(spank, variables[i][k], value, sizeof(value)) !=
+			    ESPANK_SUCCESS)
+				continue;
+			add(env, variables[i][0], value);
+			break;
+		}
 	}
 }
 
@@ -102,29 +96,14 @@ static void become(const char *program, struct environment *env, int words)
 	_exit(127);
 }
 
-static void read_all(int fd, char *text, size_t size)
-{
-	size_t have = 0;
-	ssize_t n;
-
-	while (have + 1 < size) {
-		n = read(fd, text + have, size - 1 - have);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			break;
-		have += (size_t)n;
-	}
-	text[have] = '\0';
-}
-
 /* Where gresd chooses the cards, Slurm tells a task nothing of its job's share; nor where it has
  * lost it. */
 bool vgpu_needs_prolog(const char *run_dir, uint32_t job)
 {
-	return (vgpu_is_placed_by_gresd(run_dir) || vgpu_may_lose_shards(run_dir) ||
-		vgpu_job_is_undecided(run_dir, job)) &&
-	       !vgpu_job_has_no_share(run_dir, job);
+	return (vgpu_is_there(run_dir, VGPU_GRESD_PLACES) ||
+		vgpu_is_there(run_dir, VGPU_LOSES_SHARDS) ||
+		vgpu_job_is(run_dir, job, VGPU_UNDECIDED)) &&
+	       !vgpu_job_is(run_dir, job, VGPU_NO_SHARE);
 }
 
 int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)
@@ -147,8 +126,7 @@ int vgpu_late_prolog(spank_t spank, const char *program, struct vgpu_why *why)
 		close(words[0]);
 		return vgpu_because(why, "run %s: fork: %s", program, strerror(errno));
 	}
-	read_all(words[0], said, sizeof(said));
-	close(words[0]);
+	vgpu_read_text(words[0], said, sizeof(said));
 	do
 		ended = waitpid(child, &status, 0);
 	while (ended < 0 && errno == EINTR);

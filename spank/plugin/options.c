@@ -16,18 +16,26 @@ enum {
 };
 
 /* One option: how slurm shows it, what it takes, and under which name its
- * value goes to Prolog and job_submit.lua (there with SPANK_ before it). */
+ * value goes to Prolog and job_submit.lua (there with SPANK_ before it). inherited: under
+ * which name an option goes with a job by Slurm. */
 static const struct {
 	char *name;
 	char *takes;
 	char *usage;
-	const char *variable;
+	const char *variable, *inherited;
 	bool (*valid)(const char *text);
 	const char *want;
 	const char *example;
 } table[OPTIONS] = {
-#define OPTION(id, name, takes, usage, valid, want, example) \
-	[id] = {"vgpu-" name, takes, "vgpu: " usage, "VGPU_" #id, valid, want, example},
+#define OPTION(id, name, takes, usage, valid, want, example)       \
+	[id] = {"vgpu-" name,                                      \
+		takes,                                             \
+		"vgpu: " usage,                                    \
+		"SLURM_SPANK_VGPU_" #id,                           \
+		"SLURM_SPANK__SLURM_SPANK_OPTION_vgpu_vgpu_" name, \
+		valid,                                             \
+		want,                                              \
+		example},
 #include "../options/options.def"
 #undef OPTION
 };
@@ -103,18 +111,11 @@ int vgpu_options_register(spank_t spank)
  * them on to its steps. */
 void vgpu_options_forget_inherited(void)
 {
-	char name[128];
-	char *p;
 	int i;
 
 	for (i = 0; i < OPTIONS; i++) {
-		snprintf(name, sizeof(name), "SLURM_SPANK__SLURM_SPANK_OPTION_vgpu_%s",
-			 table[i].name);
-		for (p = name; *p; p++)
-			*p = *p == '-' ? '_' : *p;
-		unsetenv(name);
-		snprintf(name, sizeof(name), "SLURM_SPANK_%s", table[i].variable);
-		unsetenv(name);
+		unsetenv(table[i].inherited);
+		unsetenv(table[i].variable);
 	}
 }
 
@@ -124,14 +125,11 @@ void vgpu_options_forget_inherited(void)
 void vgpu_options_keep_job(void)
 {
 	const char *job = getenv("SLURM_JOB_ID");
-	char name[64];
 	int i;
 
 	for (i = 0; job && i < OPTIONS; i++) {
-		const char *of_job;
+		const char *of_job = getenv(table[i].variable);
 
-		snprintf(name, sizeof(name), "SLURM_SPANK_%s", table[i].variable);
-		of_job = getenv(name);
 		if (of_job && (strlen(of_job) >= sizeof(given[0]) || !table[i].valid(of_job)))
 			of_job = NULL; /* the user's own words */
 		if (given[i][0] && (!of_job || strcmp(of_job, given[i])))
@@ -154,7 +152,8 @@ int vgpu_options_publish(spank_t spank)
 
 		if (!given[i][0])
 			continue;
-		err = spank_job_control_setenv(spank, table[i].variable, given[i], 1);
+		err = spank_job_control_setenv(spank, table[i].variable + strlen("SLURM_SPANK_"),
+					       given[i], 1);
 		if (err != ESPANK_SUCCESS) {
 			slurm_error("vgpu: --%s: send with the job: %s", table[i].name,
 				    spank_strerror(err));

@@ -76,7 +76,7 @@ int pam_sm_open_session(pam_handle_t *pam, int flags, int argc, const char **arg
 	vgpu_config_read(&config, argc, (char **)argv);
 	switch (vgpu_member_admit(&member, &why)) {
 	case 0: /* a job without a share */
-		return vgpu_job_is_undecided(config.run_dir, member.job) &&
+		return vgpu_job_is(config.run_dir, member.job, VGPU_UNDECIDED) &&
 				       vgpu_member_hide_cards(&why)
 			       ? refuse(pam, member.job, &why)
 			       : PAM_SUCCESS;

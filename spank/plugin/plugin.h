@@ -45,6 +45,9 @@ void vgpu_config_read(struct vgpu_config *config, int argc, char **argv);
 int vgpu_because(struct vgpu_why *why, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 void vgpu_printable(char *out, size_t size, const char *text);
+/* Reads a file to its end, or as much as there is room for, and closes it. Returns the length of the
+ * text, or -1. */
+ssize_t vgpu_read_text(int fd, char *text, size_t size);
 
 /* syntax.c: the form of option values; pure */
 bool vgpu_is_memory(const char *text);
@@ -72,12 +75,15 @@ int vgpu_jobdir_of_node(const char *run_dir, const char *name, struct vgpu_why *
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why);
 bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
 
-/* jobstate.c. placed_by_gresd: it chooses the cards. may_lose_shards: slurmctld can start a job
- * without the shards that it asks for. undecided: it is unknown whether the job has a share. */
-bool vgpu_is_placed_by_gresd(const char *run_dir);
-bool vgpu_may_lose_shards(const char *run_dir);
-bool vgpu_job_has_no_share(const char *run_dir, uint32_t job);
-bool vgpu_job_is_undecided(const char *run_dir, uint32_t job);
+/* jobstate.c. The file is there. */
+#define VGPU_GRESD_PLACES "ask-gresd" /* it chooses the cards */
+#define VGPU_LOSES_SHARDS \
+	"loses-shards" /* slurmctld can start a job without those that it asks for */
+bool vgpu_is_there(const char *run_dir, const char *name);
+/* The Prolog has left this state of the job: spank/prolog/state.go. */
+#define VGPU_NO_SHARE "no-share"
+#define VGPU_UNDECIDED "undecided" /* it is unknown whether the job has a share */
+bool vgpu_job_is(const char *run_dir, uint32_t job, const char *state);
 
 /* late.c: makes up for a Prolog that did not run. needs_prolog: a job without
  * shards can have a share, too. prolog: 0 when gresd has decided on the job, 1 when the
@@ -118,6 +124,8 @@ bool vgpu_whole_names(const char *names, const char *indexes, const char *visibl
 		      size_t size);
 
 /* jobenv.c */
+int vgpu_setenv(struct spank_handle *spank, const char *name, const char *value,
+		struct vgpu_why *why);
 int vgpu_jobenv_set(struct spank_handle *spank, const char *run_dir, struct vgpu_why *why);
 
 #endif

@@ -409,16 +409,16 @@ static void test_state(void)
 	size_t i;
 
 	snprintf(path, sizeof(path), "%s/state", run_dir);
-	CHECK(!vgpu_job_has_no_share(run_dir, 7) && !vgpu_job_is_undecided(run_dir, 7),
+	CHECK(!vgpu_job_is(run_dir, 7, VGPU_NO_SHARE) && !vgpu_job_is(run_dir, 7, VGPU_UNDECIDED),
 	      "no folder");
 	CHECK(!mkdir(path, 0755), "mkdir %s", path);
 	snprintf(path, sizeof(path), "%s/state/7", run_dir);
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		write_file(path, cases[i].text, strlen(cases[i].text), cases[i].mode);
-		CHECK(vgpu_job_has_no_share(run_dir, 7) == cases[i].no_share &&
-			      vgpu_job_is_undecided(run_dir, 7) == cases[i].undecided,
+		CHECK(vgpu_job_is(run_dir, 7, VGPU_NO_SHARE) == cases[i].no_share &&
+			      vgpu_job_is(run_dir, 7, VGPU_UNDECIDED) == cases[i].undecided,
 		      "state \"%s\" mode %o", cases[i].text, cases[i].mode);
-		CHECK(!vgpu_job_has_no_share(run_dir, 8), "another job");
+		CHECK(!vgpu_job_is(run_dir, 8, VGPU_NO_SHARE), "another job");
 	}
 }
 

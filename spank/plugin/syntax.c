@@ -41,12 +41,15 @@ static bool is_number_upto(const char *text, uint64_t max)
 
 static bool is_one_of(const char *text, const char *const *words)
 {
-	for (; *words; words++) {
-		if (!strcmp(text, *words))
-			return true;
-	}
-	return false;
+	while (*words && strcmp(text, *words))
+		words++;
+	return *words;
 }
+#define IS_ONE_OF(name, ...)                                                      \
+	bool name(const char *text)                                               \
+	{                                                                         \
+		return is_one_of(text, (const char *const[]){__VA_ARGS__, NULL}); \
+	}
 
 /* A size in bytes that fits 64 bits, or a percentage of the card. */
 bool vgpu_is_memory(const char *text)
@@ -79,30 +82,11 @@ bool vgpu_is_cards(const char *text)
 
 bool vgpu_is_mode(const char *text)
 {
-	static const char *const modes[] = {"hard", "soft", "off", NULL};
-
 	if (!strncmp(text, "soft:", 5))
 		return vgpu_is_percent(text + 5);
-	return is_one_of(text, modes);
+	return is_one_of(text, (const char *const[]){"hard", "soft", "off", NULL});
 }
 
-bool vgpu_is_priority(const char *text)
-{
-	static const char *const priorities[] = {"high", "normal", "low", NULL};
-
-	return is_one_of(text, priorities);
-}
-
-bool vgpu_is_policy(const char *text)
-{
-	static const char *const policies[] = {"binpack", "spread", "topology", "exclusive", NULL};
-
-	return is_one_of(text, policies);
-}
-
-bool vgpu_is_engine(const char *text)
-{
-	static const char *const engines[] = {"time", "mps", "concurrent", "auto", NULL};
-
-	return is_one_of(text, engines);
-}
+IS_ONE_OF(vgpu_is_priority, "high", "normal", "low")
+IS_ONE_OF(vgpu_is_policy, "binpack", "spread", "topology", "exclusive")
+IS_ONE_OF(vgpu_is_engine, "time", "mps", "concurrent", "auto")

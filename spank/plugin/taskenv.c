@@ -42,22 +42,12 @@ static int read_task(struct task *task, struct vgpu_why *why)
 static int without_grant(const struct task *task, struct vgpu_why *why)
 {
 	if (task->shards <= 0 ||
-	    vgpu_job_has_no_share(task->member.config->run_dir, task->member.job))
+	    vgpu_job_is(task->member.config->run_dir, task->member.job, VGPU_NO_SHARE))
 		return 0;
 	return vgpu_because(why,
 			    "%ld shards, but no grant on this node: is Prolog=vgpu-prolog in "
 			    "slurm.conf, and gresd well (vgpuctl status)?",
 			    task->shards);
-}
-
-static int set_variable(const struct task *task, const char *name, const char *value,
-			struct vgpu_why *why)
-{
-	spank_err_t err = spank_setenv(task->spank, name, value, 1);
-
-	if (err != ESPANK_SUCCESS)
-		return vgpu_because(why, "set %s: %s", name, spank_strerror(err));
-	return 0;
 }
 
 /* The library goes first, the user's own LD_PRELOAD stays behind it. */
@@ -71,26 +61,26 @@ static int set_preload(const struct task *task, struct vgpu_why *why)
 	if (err == ESPANK_NOSPACE)
 		return vgpu_because(why, "LD_PRELOAD: longer than %zu bytes", sizeof(own));
 	if (err != ESPANK_SUCCESS || !own[0])
-		return set_variable(task, "LD_PRELOAD", library, why);
+		return vgpu_setenv(task->spank, "LD_PRELOAD", library, why);
 	if (strstr(own, library))
 		return 0;
 	if (snprintf(both, sizeof(both), "%s:%s", library, own) >= (int)sizeof(both))
 		return vgpu_because(why, "LD_PRELOAD: longer than %zu bytes", sizeof(both));
-	return set_variable(task, "LD_PRELOAD", both, why);
+	return vgpu_setenv(task->spank, "LD_PRELOAD", both, why);
 }
 
 static int set_environment(const struct task *task, struct vgpu_why *why)
 {
+	static const char *const files[][2] = {{"VGPU_GRANT", "grant"}, {"VGPU_CACHE", "cache"}};
+	const char *run_dir = task->member.config->run_dir;
 	char path[256];
 	size_t i;
-	static const char *const files[][2] = {{"VGPU_GRANT", "grant"}, {"VGPU_CACHE", "cache"}};
 
 	for (i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-		if (snprintf(path, sizeof(path), "%s/jobs/%u/%s", task->member.config->run_dir,
-			     task->member.job, files[i][1]) >= (int)sizeof(path))
-			return vgpu_because(why, "run_dir=%s: path too long",
-					    task->member.config->run_dir);
-		if (set_variable(task, files[i][0], path, why))
+		if (snprintf(path, sizeof(path), "%s/jobs/%u/%s", run_dir, task->member.job,
+			     files[i][1]) >= (int)sizeof(path))
+			return vgpu_because(why, "run_dir=%s: path too long", run_dir);
+		if (vgpu_setenv(task->spank, files[i][0], path, why))
 			return -1;
 	}
 	return set_preload(task, why);
@@ -103,7 +93,7 @@ static int enforce(const struct task *task, bool granted, struct vgpu_why *why)
 		if (granted)
 			return vgpu_member_enter(&task->member, why);
 		if (task->unknown ||
-		    vgpu_job_is_undecided(task->member.config->run_dir, task->member.job))
+		    vgpu_job_is(task->member.config->run_dir, task->member.job, VGPU_UNDECIDED))
 			return vgpu_member_hide_cards(why);
 		return 0;
 	case VGPU_ENFORCE_PRELOAD:

@@ -4,14 +4,14 @@
  * the driver below: of every type, number and size, with structures of just that size.
  * What passes through is what the program has asked and what the driver has answered.
  */
-#include "../../libvgpu/driver/rm_call.c"
-#include "../../libvgpu/job/devices.c"
+#include "../../libvgpu/kernel/call.c"
+#include "../../libvgpu/kernel/devices.c"
+#include "../../libvgpu/kernel/groups.c"
+#include "../../libvgpu/kernel/ioctl.c"
+#include "../../libvgpu/kernel/objects.c"
 #include "../../libvgpu/memory/account.c"
-#include "../../libvgpu/memory/objects.c"
 #include "../../libvgpu/memory/openfiles.c"
 #include "../../libvgpu/memory/shared.c"
-#include "../../libvgpu/slices/rm.c"
-#include "../../libvgpu/start/door.c"
 
 #include "../libvgpu/room.h"
 #include "input.h"
@@ -182,7 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			break;
 		case 3:
 			if (what == 0xfb)
-				vgpu_rm_forget();
+				ngroups = 0;
 			break;
 		default:
 			one_ioctl(1);
@@ -190,9 +190,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	vgpu_table_sweep(&objects, 0, any);
 	vgpu_shared_in_child();
-	vgpu_objects_in_child();
+	vgpu_state.other_cards = 0;
 	vgpu_table_sweep(&devices, 0, any);
-	vgpu_rm_forget();
+	ngroups = 0;
 	vgpu_rm_creating(-1);
 	return 0;
 }

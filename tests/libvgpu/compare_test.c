@@ -60,11 +60,6 @@ void vgpu_modules_lower(int card, uint64_t bytes)
 	CHECK_EQ(card, (int)bytes);
 }
 
-bool vgpu_others_on(int card)
-{
-	return card != 0;
-}
-
 uint64_t vgpu_limit(int card)
 {
 	return card == 0 ? 16384 * MIB : 0;
@@ -80,7 +75,7 @@ static void compares(void)
 
 int main(void)
 {
-	vgpu_state = (struct vgpu_state){.slot = &slot, .ncards = 1, .from_env = true};
+	vgpu_state = (struct vgpu_state){.slot = &slot, .ncards = 1, .from_env = true, .other_cards = ~1u};
 	slot.card[0].contexts = 1;
 	slot.card[0].mem = contexts = CONTEXT;
 	slot.card[0].mem += 1024 * MIB;

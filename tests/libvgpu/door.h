@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* door.h - the library's door and a kernel driver behind it, for door_test.c: a function that answers
- * as the real one (driver/rm_abi.h). */
+ * as the real one (kernel/rm_abi.h). */
 #ifndef DOOR_H
 #define DOOR_H
 
@@ -10,13 +10,13 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 
-#include "../../libvgpu/driver/rm_call.c"
-#include "../../libvgpu/job/devices.c"
+#include "../../libvgpu/kernel/call.c"
+#include "../../libvgpu/kernel/devices.c"
+#include "../../libvgpu/kernel/groups.c"
+#include "../../libvgpu/kernel/ioctl.c"
+#include "../../libvgpu/kernel/objects.c"
 #include "../../libvgpu/memory/account.c"
-#include "../../libvgpu/memory/objects.c"
 #include "../../libvgpu/memory/shared.c"
-#include "../../libvgpu/slices/rm.c"
-#include "../../libvgpu/start/door.c"
 
 #include "cache.h"
 #include "room.h"
@@ -293,9 +293,9 @@ static void fresh(unsigned ncards)
 	vgpu_table_sweep(&objects, 0, any);
 	vgpu_table_sweep(&devices, 0, any);
 	memset(card_of_number, 0, sizeof card_of_number);
-	vgpu_rm_forget();
+	ngroups = 0;
 	vgpu_shared_in_child();
-	vgpu_objects_in_child();
+	vgpu_state.other_cards = 0;
 	vgpu_state.cache = new_cache();
 	vgpu_state.slot = claim(&vgpu_state.cache);
 	vgpu_state.counted = true;

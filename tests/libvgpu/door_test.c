@@ -217,7 +217,7 @@ static void test_nobody_is_told_of_a_limit_that_holds(void)
 	any_api = true;
 	CHECK_EQ(alloc_below(CLIENT, DEVICE, 1, CLASS_CHANNEL_GROUP, NULL), 0);
 	any_api = false;
-	CHECK(vgpu_others_on(0) && begun[0] == 1 && ungated == 0);
+	CHECK(vgpu_state.other_cards == 1 && begun[0] == 1 && ungated == 0);
 }
 
 static void test_work_begins(void)
@@ -227,7 +227,7 @@ static void test_work_begins(void)
 	CHECK_EQ(begun[0], 0);
 	CHECK_EQ(begun[1], 1);
 	CHECK_EQ(ungated, 1);
-	CHECK(vgpu_others_on(1) && !vgpu_others_on(0));
+	CHECK_EQ(vgpu_state.other_cards, 2);
 	CHECK_EQ(vgpu_state.slot->flags, VGPU_SLOT_UNGATED);
 	CHECK(vgpu_rm_grown());
 	CHECK_EQ(groups[0].card, 1);
@@ -349,7 +349,7 @@ static void test_fork(void)
 	CHECK(pid >= 0);
 	if (pid == 0) {
 		vgpu_tables_in_child();
-		vgpu_objects_in_child();
+		vgpu_state.other_cards = 0;
 		vgpu_state.slot = claim(&vgpu_state.cache);
 		CHECK_EQ(vgpu_mem_used(0), 2 * MIB);
 		free_named(CLIENT, 1);

@@ -3,9 +3,9 @@
  * not obey. */
 #include <sys/ioctl.h>
 
-#include "../../libvgpu/driver/rm_call.c"
-#include "../../libvgpu/job/devices.c"
-#include "../../libvgpu/slices/rm.c"
+#include "../../libvgpu/kernel/call.c"
+#include "../../libvgpu/kernel/devices.c"
+#include "../../libvgpu/kernel/groups.c"
 #include "../../libvgpu/slices/slices.c"
 
 #include "check.h"
@@ -83,9 +83,16 @@ static void group(uint32_t client)
 	group_of(client, 2, 3);
 }
 
+static void forget(void)
+{
+	ngroups = 0;
+	missed = false;
+	memset(had_some, 0, sizeof had_some);
+}
+
 static void new_group(void)
 {
-	vgpu_rm_forget();
+	forget();
 	driver.deaf = driver.refuses = false;
 	vgpu_rm_creating(0);
 	group(1);
@@ -172,7 +179,7 @@ static void test_what_gresd_is_told(void)
 	CHECK_EQ(driver.slice_us, 700);
 	/* A driver that we do not know: not at the first look, at which the context may be
 	 * on its way. */
-	vgpu_rm_forget();
+	forget();
 	apply(700, VGPU_READ_BACK, 700, VGPU_SLOT_SLICES_OK);
 	apply(700, VGPU_READ_BACK, 0, VGPU_SLOT_SLICES_REFUSED);
 	apply(700, VGPU_READ_BACK, 0, VGPU_SLOT_SLICES_REFUSED);
@@ -221,7 +228,7 @@ static void test_devices(void)
 	uint32_t number[2] = {5, 3};
 
 	new_group();
-	vgpu_rm_forget();
+	forget();
 	for (uint32_t client = 1; client < 4; client++) {
 		for (int card = 0; card < 2; card++) {
 			uint32_t object = 10 * client + (uint32_t)card;

@@ -70,7 +70,7 @@ const apis = `
 ## Other APIs
 
 OpenCL, Vulkan and OpenGL do not call libcuda. What they ask of the kernel driver passes the
-` + "`ioctl`" + ` of the library (` + "`libvgpu/start/door.c`" + `): memory of the card (class 0x40), channel groups, and
+` + "`ioctl`" + ` of the library (` + "`libvgpu/kernel/ioctl.c`" + `): memory of the card (class 0x40), channel groups, and
 how much memory there is. "Records" are the card's own, of who had it (docs/adr/0008).
 
 | | memory | shown | share beside others | hard limit alone | accounted | audited |

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * objects.c - see objects.h. Bytes whose card is not known must fit on every card of the job, and
+ * objects.c - see kernel.h. Bytes whose card is not known must fit on every card of the job, and
  * count on all. A dup of an object is not followed: it costs nothing, and keeps the memory when the
  * object goes, which then the comparison with the card's own count charges.
  */
 #include <errno.h>
-#include <string.h>
 
-#include "../driver/rm_abi.h"
-#include "../job/devices.h"
 #include "../job/job.h"
-#include "account.h"
-#include "objects.h"
-#include "release.h"
-#include "shared.h"
+#include "../memory/account.h"
+#include "../memory/release.h"
+#include "../memory/shared.h"
+#include "kernel.h"
 
 static struct vgpu_table objects = VGPU_TABLE_INIT;
-static bool others[VGPU_MAX_CARDS];
 
 /* Bytes count on these cards: on one, or on all if the card is unknown. */
 static int first_of(int card)
@@ -136,19 +132,4 @@ uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint
 			kib = (uint32_t)(told >> 10);
 	}
 	return kib;
-}
-
-bool vgpu_others_begin(int card)
-{
-	return !__atomic_exchange_n(&others[card], true, __ATOMIC_SEQ_CST);
-}
-
-bool vgpu_others_on(int card)
-{
-	return LOAD(&others[card]);
-}
-
-void vgpu_objects_in_child(void)
-{
-	memset(others, 0, sizeof others);
 }

@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rm.c - this process's channel groups, of which start/door.c tells, and their time slices, which
- * are set by ioctl (driver/rm_abi.h).
+ * groups.c - this process's channel groups, of which ioctl.c tells, and their time slices, which
+ * are set by ioctl (rm_abi.h).
  *
  * A slice set when the group is allocated is overwritten when libcuda schedules
  * it: set slices once the context is usable.
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <pthread.h>
-#include <string.h>
 
 #include "../driver/real.h"
-#include "../driver/rm_call.h"
-#include "../job/devices.h"
 #include "../job/job.h"
-#include "rm.h"
+#include "kernel.h"
 
 #define MAX_GROUPS 512
 
@@ -28,11 +24,11 @@ struct group {
 };
 
 static struct group groups[MAX_GROUPS];
-static unsigned ngroups;
-static bool missed; /* there are more groups than are known */
-static bool had_some[VGPU_MAX_CARDS];
+static VGPU_PRIVATE unsigned ngroups;
+static VGPU_PRIVATE bool missed; /* there are more groups than are known */
+static VGPU_PRIVATE bool had_some[VGPU_MAX_CARDS];
 static bool grown;
-static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
+static VGPU_PRIVATE pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int creating = -1;
 
 void vgpu_rm_creating(int card)
@@ -43,15 +39,6 @@ void vgpu_rm_creating(int card)
 bool vgpu_rm_creates(void)
 {
 	return creating >= 0;
-}
-
-void vgpu_rm_forget(void)
-{
-	/* In a forked child: a thread of the parent may have the lock. */
-	pthread_mutex_init(&groups_lock, NULL);
-	ngroups = 0;
-	missed = false;
-	memset(had_some, 0, sizeof had_some);
 }
 
 bool vgpu_rm_grown(void)

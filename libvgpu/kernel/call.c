@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rm_call.c - see rm_call.h. */
+/* call.c - see kernel.h. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "../base/dl.h"
-#include "real.h"
-#include "rm_call.h"
+#include "../driver/real.h"
+#include "kernel.h"
 
 int (*vgpu_real_ioctl)(int fd, unsigned long req, ...);
 

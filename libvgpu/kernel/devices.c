@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * devices.c - see devices.h. A program may make a device several times, once for each of its
+ * devices.c - see kernel.h. A program may make a device several times, once for each of its
  * clients; they have the card's number in common. Which card has which number is known once a CUDA
  * context on it was made, or by the card's UUID.
  */
 #include <string.h>
 
-#include "../driver/rm_call.h"
-#include "devices.h"
-#include "job.h"
+#include "../job/job.h"
+#include "kernel.h"
 
 #define NO_NUMBER MAX_DEVICES
 
