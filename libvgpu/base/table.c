@@ -6,44 +6,8 @@
 #include <stdlib.h>
 
 #include "table.h"
-#include "util.h"
 
 #define FIRST_BUCKETS 256u
-
-/* All tables that were ever used. */
-static struct vgpu_table *tables[64];
-
-static void add_to_list(struct vgpu_table *t)
-{
-	for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++) {
-		struct vgpu_table *there = NULL;
-
-		if (CAS(&tables[i], &there, t) || there == t)
-			break;
-	}
-	STORE(&t->listed, true);
-}
-
-/* A forked child finds each table in the list whose lock a thread of the parent has. */
-static pthread_mutex_t *locked(struct vgpu_table *t)
-{
-	if (!LOAD(&t->listed))
-		add_to_list(t);
-	return vgpu_locked(&t->lock);
-}
-
-void vgpu_tables_in_child(void)
-{
-	/* A thread of the parent may be in a table, so its entries are not freed. The parent pays for
-	 * its memory. */
-	for (unsigned i = 0; i < sizeof tables / sizeof *tables && tables[i]; i++) {
-		struct vgpu_table *t = tables[i];
-
-		pthread_mutex_init(&t->lock, NULL);
-		t->bucket = NULL;
-		t->buckets = t->count = 0;
-	}
-}
 
 static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
 {
@@ -119,14 +83,14 @@ static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 
 	return put(t, item);
 }
 
 bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, item->key);
 
 	if (p)
@@ -136,7 +100,7 @@ bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 
 	if (p)
@@ -146,7 +110,7 @@ bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 
 	if (!p)
@@ -162,7 +126,7 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 
 	if (!LOAD(&t->count))
 		return NULL;
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	while ((p = find(t, key)) != NULL)
 		push(&list, unlinked(t, p));
 	return list;
@@ -171,7 +135,7 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 				       bool (*goes)(const struct vgpu_item *, uint64_t))
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item *list = NULL;
 
 	for (size_t i = 0; i < t->buckets; i++)
@@ -186,7 +150,7 @@ struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 
 void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 
 	for (struct vgpu_item *next; list && (t->buckets || grow(t)); list = next) {
 		next = list->next;
@@ -207,7 +171,7 @@ void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 
 uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 	uint64_t by = p && (*p)->size < size ? size - (*p)->size : 0;
 
@@ -234,7 +198,7 @@ void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const str
 
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 
 	if (!p || !(*p)->refs)

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "util.h"
+
 /* A process-local map from an address or handle to what it holds. */
 struct vgpu_item {
 	uint64_t key, size, other;
@@ -21,9 +23,10 @@ struct vgpu_table {
 	pthread_mutex_t lock;
 	struct vgpu_item **bucket;
 	size_t buckets, count;
-	bool listed;
 };
-#define VGPU_TABLE_INIT {.lock = PTHREAD_MUTEX_INITIALIZER}
+/* An empty table. A forked child finds it empty and unlocked, whatever the parent did with it: the parent
+ * pays for its memory. */
+#define VGPU_TABLE(name) VGPU_PRIVATE struct vgpu_table name
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
 /* The same, unless the key has an entry: then *item becomes that entry. */
@@ -48,7 +51,5 @@ void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const str
 /* Asks of each entry, with the lock held, whether it goes. */
 void vgpu_table_sweep(struct vgpu_table *t, uint64_t arg,
 		      bool (*goes)(const struct vgpu_item *, uint64_t arg));
-/* After a fork, in the child: all tables are empty and unlocked. */
-void vgpu_tables_in_child(void);
 
 #endif

@@ -5,13 +5,13 @@
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
-#include "../memory/release.h"
+#include "../memory/account.h"
 #include "context.h"
 
 /* Captured streams. The owner of an entry is the stream's context. The default stream of a thread
  * also has the thread. A capture ends with its stream, its context or that thread: then the program
  * does not end it. */
-static struct vgpu_table open_captures = VGPU_TABLE_INIT;
+static VGPU_TABLE(open_captures);
 
 static void capture_begins(void)
 {

@@ -8,11 +8,10 @@
 
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
+#include "../kernel/kernel.h"
 #include "../life/watcher.h"
 #include "../memory/account.h"
 #include "../memory/memory.h"
-#include "../memory/release.h"
-#include "../kernel/kernel.h"
 #include "../slices/slices.h"
 #include "context.h"
 
@@ -123,17 +122,14 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 	return r;
 }
 
-CUresult cuCtxDestroy(CUcontext ctx)
-{
-	VGPU_NEED_CUDA(cuCtxDestroy);
-	return destroy(vgpu_real.cuCtxDestroy, ctx);
-}
-
-CUresult cuCtxDestroy_v2(CUcontext ctx)
-{
-	VGPU_NEED_CUDA(cuCtxDestroy_v2);
-	return destroy(vgpu_real.cuCtxDestroy_v2, ctx);
-}
+#define DESTROY_CONTEXT(name)                        \
+	CUresult name(CUcontext ctx)                 \
+	{                                            \
+		VGPU_NEED_CUDA(name);                \
+		return destroy(vgpu_real.name, ctx); \
+	}
+DESTROY_CONTEXT(cuCtxDestroy)
+DESTROY_CONTEXT(cuCtxDestroy_v2)
 
 CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
 {

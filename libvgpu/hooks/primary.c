@@ -4,10 +4,10 @@
 
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
+#include "../kernel/kernel.h"
 #include "../memory/account.h"
 #include "../memory/memory.h"
 #include "../memory/pool.h"
-#include "../kernel/kernel.h"
 #include "../slices/slices.h"
 #include "context.h"
 
@@ -17,7 +17,7 @@ static VGPU_PRIVATE int primary_refs[VGPU_MAX_CARDS];
 static VGPU_PRIVATE bool counted[VGPU_MAX_CARDS];
 /* Of both. A thread with this lock may wait for memory of processes that have just died. */
 static VGPU_PRIVATE pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
+static VGPU_TABLE(greens); /* green contexts -> card */
 
 /* The handle that was given for the last primary context of a card. */
 static CUcontext primary[VGPU_MAX_CARDS];

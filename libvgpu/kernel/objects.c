@@ -8,11 +8,10 @@
 
 #include "../job/job.h"
 #include "../memory/account.h"
-#include "../memory/release.h"
 #include "../memory/shared.h"
 #include "kernel.h"
 
-static struct vgpu_table objects = VGPU_TABLE_INIT;
+static VGPU_TABLE(objects);
 
 /* Bytes count on these cards: on one, or on all if the card is unknown. */
 static int first_of(int card)

@@ -8,13 +8,12 @@
 #include "../driver/prototypes.h"
 #include "account.h"
 #include "memory.h"
-#include "release.h"
 
 #define ROW_ALIGN 64u
 #define HEIGHT_ALIGN 8u
 #define ARRAY_ALIGN 512u
 
-static struct vgpu_table arrays = VGPU_TABLE_INIT;
+static VGPU_TABLE(arrays);
 
 static uint64_t up(uint64_t n, uint64_t to)
 {

@@ -7,10 +7,8 @@
 #include <unistd.h>
 
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/job.h"
+#include "account.h"
 #include "memory.h"
-#include "release.h"
 
 /* ------------------------------------------------------------------------------ exports */
 /* An export that cannot be noted is not given: after its release, its memory would count for no
@@ -35,21 +33,15 @@ static CUresult exported(CUresult r, int type, void *to, uint64_t handle)
 	return noted(vgpu_vmm_exported(handle, *(int *)to), *(int *)to);
 }
 
-CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type,
-				      unsigned long long flags)
-{
-	VGPU_NEED_CUDA(cuMemExportToShareableHandle);
-	return exported(vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags), type, to,
-			handle);
-}
-
-CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
-					  unsigned long long flags)
-{
-	VGPU_NEED_CUDA(cuMemPoolExportToShareableHandle);
-	return exported(vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags), type, to,
-			(uintptr_t)pool);
-}
+#define EXPORT(name, kind)                                                         \
+	CUresult name(void *to, kind handle, int type, unsigned long long flags)   \
+	{                                                                          \
+		VGPU_NEED_CUDA(name);                                              \
+		return exported(vgpu_real.name(to, handle, type, flags), type, to, \
+				(uint64_t)handle);                                 \
+	}
+EXPORT(cuMemExportToShareableHandle, CUmemGenericAllocationHandle)
+EXPORT(cuMemPoolExportToShareableHandle, CUmemoryPool)
 
 /* Memory of any kind can have the addresses. Most calls are for a part of one allocation. */
 static void note_range(struct vgpu_range *range)
@@ -92,7 +84,7 @@ CUresult cuMemPoolExportPointer(void *data, CUdeviceptr ptr)
 /* ------------------------------------------------------------------------------ imports */
 /* Imported pools and external memory -> a reference. An imported pool also keeps the memory of each
  * pointer that was imported from it, after that pointer is freed (measured: 580, H100). */
-static struct vgpu_table holders = VGPU_TABLE_INIT;
+VGPU_TABLE(vgpu_holders);
 
 static struct vgpu_kept *kept_of(const struct vgpu_item *item)
 {
@@ -116,13 +108,13 @@ static CUresult held(CUresult r, const void *holder, struct vgpu_kept *k)
 	struct vgpu_item item = {.key = (uintptr_t)holder, .other = (uintptr_t)k};
 
 	if (k && r == CUDA_SUCCESS)
-		vgpu_table_put(&holders, &item);
+		vgpu_table_put(&vgpu_holders, &item);
 	else if (k)
 		vgpu_shared_unimport(k);
 	return r;
 }
 
-static void holder_gone(const struct vgpu_item *item)
+void vgpu_holder_gone(const struct vgpu_item *item)
 {
 	vgpu_shared_unimport(kept_of(item));
 }
@@ -146,16 +138,6 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *from, int 
 	struct vgpu_kept *k = own(type, from);
 	CUresult r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
 	return held(r, r == CUDA_SUCCESS ? *pool : NULL, k);
-}
-
-struct vgpu_item *vgpu_imported_pool_goes(CUmemoryPool pool)
-{
-	return vgpu_freeing(&holders, (uintptr_t)pool);
-}
-
-void vgpu_imported_pool_gone(struct vgpu_item *list, CUresult r)
-{
-	vgpu_freed(&holders, list, r, holder_gone);
 }
 
 /* Memory of another process that is not paid for is closed again. */
@@ -188,7 +170,7 @@ IPC_OPEN(cuIpcOpenMemHandle_v2)
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
 	VGPU_NEED_CUDA(cuIpcCloseMemHandle);
-	return vgpu_linear_closed(ptr, vgpu_real.cuIpcCloseMemHandle);
+	return vgpu_unref(&vgpu_addresses, ptr, vgpu_real.cuIpcCloseMemHandle, vgpu_linear_freed);
 }
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
@@ -210,7 +192,7 @@ static struct vgpu_kept *mapped(CUresult r, CUexternalMemory memory)
 	struct vgpu_item item = {.other = 0};
 
 	if (r == CUDA_SUCCESS && vgpu_state.grant &&
-	    vgpu_table_get(&holders, (uintptr_t)memory, &item))
+	    vgpu_table_get(&vgpu_holders, (uintptr_t)memory, &item))
 		vgpu_shared_import_again(kept_of(&item));
 	return kept_of(&item);
 }
@@ -222,7 +204,9 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *ptr, CUexternalMemory memo
 	CUresult r = vgpu_real.cuExternalMemoryGetMappedBuffer(ptr, memory, desc);
 	struct vgpu_kept *k = mapped(r, memory);
 	if (k)
-		vgpu_linear_own(*ptr, k);
+		vgpu_table_put(&vgpu_addresses, &(struct vgpu_item){.key = *ptr,
+								    .kind = VGPU_OWN,
+								    .other = (uintptr_t)k});
 	return r;
 }
 
@@ -240,5 +224,6 @@ cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemor
 CUresult cuDestroyExternalMemory(CUexternalMemory memory)
 {
 	VGPU_NEED_CUDA(cuDestroyExternalMemory);
-	return VGPU_FREE(&holders, memory, vgpu_real.cuDestroyExternalMemory(memory), holder_gone);
+	return VGPU_FREE(&vgpu_holders, memory, vgpu_real.cuDestroyExternalMemory(memory),
+			 vgpu_holder_gone);
 }

@@ -16,7 +16,7 @@
 #include "pool.h"
 
 /* For each card: executable graph -> bytes that it allocates there; other: trims, when it was launched. */
-static struct vgpu_table execs[VGPU_MAX_CARDS] = {[0 ... VGPU_MAX_CARDS - 1] = VGPU_TABLE_INIT};
+static VGPU_TABLE(execs[VGPU_MAX_CARDS]);
 #define NEVER UINT64_MAX
 static VGPU_PRIVATE struct on_card {
 	CUdevice dev;

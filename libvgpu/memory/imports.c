@@ -6,13 +6,12 @@
  * another job, or has ended. A charge stays until the import is released.
  */
 #include <errno.h>
-#include <string.h>
 
 #include "../region_ops.h"
 #include "account.h"
 #include "shared.h"
 
-static struct {
+static VGPU_PRIVATE struct {
 	uint64_t bytes, charged;
 } imports[VGPU_MAX_CARDS];
 
@@ -65,9 +64,4 @@ bool vgpu_imports_settle(int card)
 	if (!CAS(&imports[card].charged, &have, want))
 		vgpu_release(card, want - have);
 	return true;
-}
-
-void vgpu_imports_in_child(void)
-{
-	memset(imports, 0, sizeof imports);
 }

@@ -7,7 +7,6 @@
 #include "account.h"
 #include "memory.h"
 #include "pool.h"
-#include "release.h"
 
 /* Rows of pitched memory are aligned to at most this on every card so far. */
 #define PITCH_ALIGN 512u
@@ -15,7 +14,7 @@
 #define PIECE (2ull << 20)
 
 /* Entries of memory that is freed in a stream, until the stream comes to the free. */
-static struct vgpu_table leaving = VGPU_TABLE_INIT;
+static VGPU_TABLE(leaving);
 
 void vgpu_linear_freed(const struct vgpu_item *item)
 {
@@ -40,12 +39,6 @@ void vgpu_linear_freed(const struct vgpu_item *item)
 	vgpu_release(item->card, item->size);
 }
 
-void vgpu_linear_own(CUdeviceptr dptr, struct vgpu_kept *own)
-{
-	vgpu_table_put(&vgpu_addresses,
-		       &(struct vgpu_item){.key = dptr, .kind = VGPU_OWN, .other = (uintptr_t)own});
-}
-
 int vgpu_linear_imported(CUdeviceptr dptr, bool of_context)
 {
 	struct vgpu_item item = {.key = dptr, .kind = VGPU_IMPORT, .refs = 1};
@@ -68,11 +61,6 @@ int vgpu_linear_imported(CUdeviceptr dptr, bool of_context)
 	item.owner = of_context ? vgpu_context_owner(item.card) : 0;
 	vgpu_table_put(&vgpu_addresses, &item);
 	return 0;
-}
-
-CUresult vgpu_linear_closed(CUdeviceptr dptr, CUresult (*real)(CUdeviceptr))
-{
-	return vgpu_unref(&vgpu_addresses, dptr, real, vgpu_linear_freed);
 }
 
 static bool ends(const struct vgpu_item *item, uint64_t owner)

@@ -5,14 +5,13 @@
 #include "../driver/prototypes.h"
 #include "account.h"
 #include "memory.h"
-#include "release.h"
 
 /* The card gives managed memory in steps of this many bytes, and one step more for
  * its bookkeeping: a process that holds n bytes takes n / step + 1 steps (measured
  * on an H200, driver 580, for 1 MiB to 3.5 GiB). */
 #define MANAGED_STEP (128ull << 20)
 
-static struct {
+static VGPU_PRIVATE struct {
 	uint64_t live, charged;
 } managed[VGPU_MAX_CARDS];
 

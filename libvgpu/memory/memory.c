@@ -21,10 +21,3 @@ void vgpu_memory_tick(uint64_t now)
 	for (int i = 0; i < (int)vgpu_state.ncards; i++)
 		vgpu_imports_settle(i);
 }
-
-void vgpu_memory_in_child(void)
-{
-	vgpu_modules_in_child();
-	vgpu_shared_in_child();
-	vgpu_imports_in_child();
-}

@@ -9,19 +9,13 @@
 void vgpu_memory_ended(int card, CUdevice dev, uint64_t owner);
 /* The watcher's look. */
 void vgpu_memory_tick(uint64_t now);
-/* After a fork, in the child: what the parent holds, the parent pays. */
-void vgpu_memory_in_child(void);
 
 /* ------------------------------------------------------- linear.c: linear and pitched memory */
 /* The driver has freed an entry by address, or ended a handle of vmm.c: its charge goes. */
 void vgpu_linear_freed(const struct vgpu_item *item);
-/* An address is an import of this process's own memory: a reference, until it is freed. */
-void vgpu_linear_own(CUdeviceptr dptr, struct vgpu_kept *own);
 /* An address is an import of another process's memory, which may end with its context: 0, or -ENOMEM
  * as vgpu_imports_more. */
 int vgpu_linear_imported(CUdeviceptr dptr, bool of_context);
-/* One is closed, by the driver's call. */
-CUresult vgpu_linear_closed(CUdeviceptr dptr, CUresult (*real)(CUdeviceptr));
 /* What ended with a context. */
 void vgpu_linear_ended(uint64_t owner);
 
@@ -58,7 +52,6 @@ uint64_t vgpu_modules_charged(int card);
 void vgpu_modules_lower(int card, uint64_t bytes);
 /* What ended with a context. */
 void vgpu_modules_ended(uint64_t owner);
-void vgpu_modules_in_child(void);
 
 /* Which handles have been used before (first_use.c).
  * A call for a handle (and a name in it, or NULL) in the current context;
@@ -88,7 +81,7 @@ void vgpu_overhead_raise(int card, uint64_t bytes);
 /* By at most so many bytes. */
 void vgpu_overhead_lower(int card, uint64_t bytes);
 
-/* The card's own count of the memory of this process (card_count.c). Returns false if the driver does
+/* The card's own count of the memory of this process. Returns false if the driver does
  * not list the process: it is in another PID namespace, or has no context yet. The first call opens
  * NVML. */
 bool vgpu_overhead_counted(int card, uint64_t *bytes);

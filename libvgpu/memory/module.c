@@ -7,7 +7,6 @@
  * that does not fit is unloaded again. Nothing is refused, and nothing large is
  * charged, by free memory alone.
  */
-#include <string.h>
 #include <time.h>
 
 #include "../base/log.h"
@@ -15,7 +14,6 @@
 #include "account.h"
 #include "memory.h"
 #include "pool.h"
-#include "release.h"
 
 /* Smaller changes are left to the regular comparison with the card's count. */
 #define NOTICE_BYTES (1ull << 20)
@@ -23,13 +21,12 @@
 #define CONFIRM_BYTES (64ull << 20)
 #define CONFIRM_PAUSE_NS 10000000L
 
-static struct vgpu_table modules =
-	VGPU_TABLE_INIT; /* module or library -> bytes, in each context */
+static VGPU_TABLE(modules); /* module or library -> bytes, in each context */
 
 /* The loss of free memory during the loads of all modules. The slot has the part that is charged.
  * A neighbour's allocation can be in it, until a comparison with this process's own count takes it out
  * again. */
-static uint64_t took[VGPU_MAX_CARDS];
+static VGPU_PRIVATE uint64_t took[VGPU_MAX_CARDS];
 
 static uint64_t card_free(void)
 {
@@ -175,7 +172,7 @@ UNLOAD(cuModuleUnload, CUmodule)
 UNLOAD(cuLibraryUnload, CUlibrary)
 
 /* ------------------------------------------------------------- device limits */
-static struct vgpu_table limits = VGPU_TABLE_INIT; /* CU_LIMIT_* of a context -> bytes */
+static VGPU_TABLE(limits); /* CU_LIMIT_* of a context -> bytes */
 /* printf's buffer: the default, and what the card gives at most (measured: H200,
  * driver 580, the default and 512 MiB asked). */
 #define FIFO_DEFAULT (8448ull << 10)
@@ -206,11 +203,6 @@ void vgpu_modules_ended(uint64_t owner)
 	vgpu_table_end(&limits, owner, vgpu_item_release);
 }
 
-void vgpu_modules_in_child(void)
-{
-	memset(took, 0, sizeof took);
-}
-
 /* The size of these is not documented, so the card's free memory is read. */
 static CUresult limit_seen(int limit, size_t value, uint64_t key)
 {
@@ -228,8 +220,6 @@ static CUresult limit_seen(int limit, size_t value, uint64_t key)
 
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	struct vgpu_item was;
-	uint64_t have = 0, more;
 	CUresult r;
 
 	VGPU_NEED_CUDA(cuCtxSetLimit);
@@ -237,26 +227,24 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 	if (card < 0 || limit < CU_LIMIT_STACK_SIZE ||
 	    limit > CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
 		return vgpu_real.cuCtxSetLimit(limit, value);
-	struct vgpu_item item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card)};
+	struct vgpu_item item = {.card = card, .owner = vgpu_context_owner(card)};
 	item.key = vgpu_mix(item.owner, (uint64_t)limit);
 	if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
 		return limit_seen(limit, value, item.key);
 	item.size = limit_bytes(limit, value);
-	while (vgpu_table_take(&limits, item.key, &was))
-		have += was.size;
-	more = item.size > have ? item.size - have : 0;
+	struct vgpu_item *old = vgpu_freeing(&limits, item.key);
+	uint64_t have = old ? old->size : 0, more = item.size > have ? item.size - have : 0;
 	if (more && vgpu_mem_take(card, more)) {
 		r = vgpu_oom(card, item.size);
 	} else {
-		if (!more)
-			vgpu_mem_begin();
-		r = vgpu_mem_done(card, more, vgpu_real.cuCtxSetLimit(limit, value));
-		if (r == CUDA_SUCCESS)
-			vgpu_release(card, have + more - item.size);
+		r = vgpu_real.cuCtxSetLimit(limit, value);
+		if (more)
+			vgpu_mem_done(card, more, r);
 	}
-	if (r != CUDA_SUCCESS)
-		item.size = have;
-	if (item.size)
+	if (r == CUDA_SUCCESS && item.size) {
+		vgpu_charge_forced(card, item.size - more);
 		vgpu_table_put(&limits, &item);
+	}
+	vgpu_freed(&limits, old, r, vgpu_item_release);
 	return r;
 }

@@ -36,9 +36,9 @@
 static int set = -1;
 static uint64_t first, last; /* the files that were entered into the set */
 /* id -> fd; owner: the memory; refs: a set lists the file; size: the last reading with the file */
-static struct vgpu_table files = VGPU_TABLE_INIT;
-static struct vgpu_table numbers = VGPU_TABLE_INIT; /* fd -> id of the last file that it followed */
-static uint64_t reading;                            /* counts the readings of the set */
+static VGPU_TABLE(files);
+static VGPU_TABLE(numbers); /* fd -> id of the last file that it followed */
+static uint64_t reading;    /* counts the readings of the set */
 static enum { UNREAD, READ, UNKNOWN } list = UNREAD;
 
 static bool is_marked(int fd, int mark)

@@ -2,7 +2,7 @@
 /* owner.c - see account.h. */
 #include "account.h"
 
-struct vgpu_table vgpu_contexts_made = VGPU_TABLE_INIT;
+VGPU_TABLE(vgpu_contexts_made);
 
 uint64_t vgpu_context_owner(int card)
 {

@@ -44,7 +44,6 @@ struct pool {
 	uint64_t unasked; /* bytes taken since the driver was asked what it has reserved */
 	bool grown;       /* by more than was charged before: the job may be above its limit */
 	struct vgpu_frees frees;
-	uint64_t ending; /* bytes of a context that ends; under vgpu_pools_lock */
 	struct pool *next;
 };
 

@@ -2,9 +2,7 @@
 /* pools.c - pools, as the program makes, finds, trims and destroys them. */
 #include "../driver/captures.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
+#include "account.h"
 #include "pool.h"
 #include "shared.h"
 
@@ -72,9 +70,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	struct pool *p = vgpu_capturing() ? NULL : vgpu_pool_of(pool, -1);
 	if (p)
 		vgpu_pool_settle(p);
-	struct vgpu_item *imported = vgpu_imported_pool_goes(pool);
-	CUresult r = vgpu_pool_destroy(pool);
-	vgpu_imported_pool_gone(imported, r);
+	CUresult r = VGPU_FREE(&vgpu_holders, pool, vgpu_pool_destroy(pool), vgpu_holder_gone);
 	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	return r;
 }

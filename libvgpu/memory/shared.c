@@ -31,9 +31,9 @@ struct vgpu_kept {
 	struct vgpu_kept *next; /* freed ones */
 };
 
-static struct vgpu_table exported = VGPU_TABLE_INIT; /* key of an allocation -> vgpu_kept */
-static struct vgpu_table by_data = VGPU_TABLE_INIT;  /* hash -> vgpu_kept */
-static struct vgpu_kept *freed;                      /* allocations, that are still kept */
+static VGPU_TABLE(exported);    /* key of an allocation -> vgpu_kept */
+static VGPU_TABLE(by_data);     /* hash -> vgpu_kept */
+static struct vgpu_kept *freed; /* allocations, that are still kept */
 /* Of all of these. Inside it only the locks of the tables here are taken. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 

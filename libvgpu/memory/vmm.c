@@ -12,11 +12,10 @@
 #include "../driver/prototypes.h"
 #include "account.h"
 #include "memory.h"
-#include "release.h"
 
 /* handle -> size, references; of an import what keeps the memory */
-static struct vgpu_table handles = VGPU_TABLE_INIT;
-static struct vgpu_table mappings = VGPU_TABLE_INIT; /* address -> size, handle */
+static VGPU_TABLE(handles);
+static VGPU_TABLE(mappings); /* address -> size, handle */
 
 static struct vgpu_kept *kept_of(const struct vgpu_item *handle)
 {
