@@ -93,8 +93,7 @@ CONTEXT_ENDS(cuGreenCtxRecordEvent, CUgreenCtx, false)
 HTOD(cuMemcpyHtoDAsync_v2, false)
 HTOD(cuMemcpyHtoDAsync_v2_ptsz, true)
 
-/* other: what follows in the stream is not the card's work, but takes its time there, as work of the copy
- * engines or of another API, or a wait. */
+/* other: the call adds work of the copy engines or of another API to the stream, or a wait. */
 #define ENDS(name, per_thread, params, args, other)                                \
 	CUresult name params                                                       \
 	{                                                                          \

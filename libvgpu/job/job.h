@@ -13,7 +13,7 @@ struct vgpu_state {
 	bool counted;           /* false: the slot is no part of the cache, nothing is given */
 	unsigned ncards;
 	uint32_t other_cards; /* a bit each: this process works on them without CUDA */
-	bool from_env; /* grant made from environment variables, no gresd behind it */
+	bool from_env;        /* grant made from environment variables, no gresd behind it */
 };
 /* Read-only, but for the slot and other_cards, once vgpu_job_find() has returned. */
 extern struct vgpu_state vgpu_state;

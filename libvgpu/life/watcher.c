@@ -19,8 +19,8 @@
 #include "../hami_view.h"
 #include "../job/ask.h"
 #include "../job/job.h"
-#include "../memory/memory.h"
 #include "../kernel/kernel.h"
+#include "../memory/memory.h"
 #include "../slices/slices.h"
 #include "watcher.h"
 

@@ -74,7 +74,7 @@ uint64_t vgpu_context_bytes(int card);
 int vgpu_overhead_context(int card);
 void vgpu_overhead_context_gone(int card);
 
-/* What is charged on our slot beside allocations. */
+/* The charge of our slot without allocations. */
 uint64_t vgpu_overhead_charged(int card);
 /* By what the card has already given. */
 void vgpu_overhead_raise(int card, uint64_t bytes);
@@ -89,9 +89,9 @@ bool vgpu_overhead_counted(int card, uint64_t *bytes);
  * modules were charged. */
 void vgpu_overhead_tick(uint64_t now);
 
-/* ---------------------------------------------- told.c: what a process is told of its memory */
-/* Makes free and total of a card, as the driver says them, what the job is told: a
- * card as large as its limit. If there is no limit, or the card is below 0, they stay. */
+/* ---------------------------------------------- told.c: the memory that a process sees */
+/* Changes free and total of a card from the driver's values to those of the job: the card is as large as
+ * the limit. Without a limit, or if card is below 0, both stay. */
 void vgpu_told(int card, uint64_t *free, uint64_t *total);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* child.h - what start/attach.c does in a forked child. */
+/* child.h - resets the private state of a forked child, as start/attach.c does. */
 #ifndef CHILD_H
 #define CHILD_H
 
