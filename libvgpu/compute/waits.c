@@ -79,20 +79,12 @@ void vgpu_waited(CUstream stream, CUevent event, uint64_t began)
 
 void vgpu_waits_tick(uint64_t now)
 {
-	static struct {
-		uint64_t launches, since_ns;
-	} seen[VGPU_MAX_CARDS];
+	static VGPU_PRIVATE uint64_t next_ns;
 
-	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
-		uint64_t *count = &vgpu_my((int)i)->launches;
-		uint64_t launches = LOAD(count);
-		bool works = LOAD(&waiting) && LOAD(&state[i].last);
-
-		if (works && launches == seen[i].launches && now - seen[i].since_ns < SIGN_NS)
-			continue;
-		if (works && launches == seen[i].launches)
-			launches = ADD(count, 1);
-		seen[i].launches = launches;
-		seen[i].since_ns = now;
-	}
+	if (now < next_ns || !LOAD(&waiting))
+		return;
+	next_ns = now + SIGN_NS;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++)
+		if (LOAD(&state[i].last))
+			ADD(&vgpu_my((int)i)->launches, 1);
 }

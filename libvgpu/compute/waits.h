@@ -16,8 +16,8 @@ void vgpu_waits_recorded(CUevent event, CUstream stream);
 uint64_t vgpu_wait_begins(void);
 /* The host has waited for an event (NULL: none), or for all work of a stream (NULL: of the context). */
 void vgpu_waited(CUstream stream, CUevent event, uint64_t began);
-/* Called by the watcher. gresd takes a process for busy while it launches. If threads wait for the
- * last launch, this counts another one each 50 ms. */
+/* Called by the watcher. gresd takes a process for busy while it launches. If threads wait for
+ * work, this counts another launch each 50 ms. */
 void vgpu_waits_tick(uint64_t now);
 
 #endif

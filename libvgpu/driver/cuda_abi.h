@@ -2,7 +2,7 @@
 /*
  * cuda_abi.h - the part of the CUDA driver's and of NVML's binary interface
  * that libvgpu touches: types, structures and constants, no code. There is no
- * cuda.h where we build; tests/abi checks these against the real headers.
+ * cuda.h where we build; tests/abi checks these, and the real headers.
  */
 #ifndef VGPU_DRIVER_CUDA_ABI_H
 #define VGPU_DRIVER_CUDA_ABI_H
@@ -40,7 +40,6 @@ typedef struct CUuuid_st {
 #define CUDA_ERROR_NOT_FOUND 500
 #define CUDA_ERROR_NOT_READY 600
 #define CUDA_ERROR_NOT_PERMITTED 800
-#define CUDA_ERROR_NOT_SUPPORTED 801
 
 #define CU_DEVICE_ATTRIBUTE_MPS_ENABLED 133
 
@@ -205,7 +204,6 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
 #define CU_LIMIT_STACK_SIZE 0
 #define CU_LIMIT_PRINTF_FIFO_SIZE 1
 #define CU_LIMIT_MALLOC_HEAP_SIZE 2
-#define CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH 3
 #define CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT 4
 #define CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT 16
 #define CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR 39
@@ -245,12 +243,6 @@ typedef struct nvmlProcessInfo_v2_st {
 
 typedef nvmlProcessInfo_v2_t nvmlProcessInfo_t; /* of version 3, too */
 
-_Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
-_Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR_v1) == 16, "CUDA_ARRAY_DESCRIPTOR_v1");
-_Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR_v1) == 24, "CUDA_ARRAY3D_DESCRIPTOR_v1");
-_Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "CUDA_ARRAY_DESCRIPTOR");
-_Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
-_Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
 typedef struct nvmlProcessUtilizationSample_st {
 	unsigned pid;
 	unsigned long long timeStamp;
@@ -279,16 +271,6 @@ typedef struct nvmlProcessDetailList_v1_st {
 	unsigned version, mode, numProcArrayEntries;
 	nvmlProcessDetail_v1_t *procArray;
 } nvmlProcessDetailList_t;
-
-_Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t");
-_Static_assert(sizeof(nvmlProcessUtilizationInfo_v1_t) == 40, "nvmlProcessUtilizationInfo_v1_t");
-_Static_assert(sizeof(nvmlProcessDetail_v1_t) == 32, "nvmlProcessDetail_v1_t");
-_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "nvmlProcessInfo_v1_t");
-_Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "nvmlProcessInfo_v2_t");
-_Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
-_Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig");
-_Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA_LAUNCH_PARAMS");
-_Static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t");
 
 typedef struct {
 	size_t srcXInBytes, srcY;

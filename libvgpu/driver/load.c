@@ -22,7 +22,6 @@ const char *const vgpu_symbol_name[VGPU_SYMBOLS] = {
 /* ------------------------------------------------------------- the libraries */
 struct vgpu_library vgpu_cuda = {.soname = "libcuda.so.1", .prefix = "cu"};
 struct vgpu_library vgpu_nvml = {.soname = "libnvidia-ml.so.1", .prefix = "nvml"};
-static VGPU_PRIVATE pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool loading; /* the library's constructors may call dlsym */
 
 bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym)
@@ -46,9 +45,9 @@ static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
 
 static bool is_in(const struct vgpu_library *lib, const void *address)
 {
-	size_t size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
+	size_t size = LOAD(&lib->size);
 
-	return (uintptr_t)address - lib->low < size;
+	return (uintptr_t)address - LOAD(&lib->low) < size;
 }
 
 bool vgpu_is_of_driver(const void *address)
@@ -101,9 +100,8 @@ static int find_copy(struct dl_phdr_info *info, size_t size, void *arg)
 void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void *function,
 			 const void *caller)
 {
-	size_t size = __atomic_load_n(&lib->size, __ATOMIC_ACQUIRE);
-	struct copy_search s = {lib->soname, (uintptr_t)function, (uintptr_t)caller, lib->low, size,
-				false};
+	struct copy_search s = {lib->soname,     (uintptr_t)function, (uintptr_t)caller,
+				LOAD(&lib->low), LOAD(&lib->size),    false};
 	void *handle;
 
 	if (!function || is_in(lib, function))
@@ -116,34 +114,29 @@ void *vgpu_of_first_copy(const struct vgpu_library *lib, const char *name, void 
 }
 
 /* dlsym takes the linker's lock. A thread that runs the constructors of a library has that lock, and may
- * come here. So dlsym is called without a lock of this library. All threads find the same. */
+ * come here. So this takes no lock of the library. All threads find the same. */
 static void resolve(struct vgpu_library *lib, void *handle)
 {
-	void *found[VGPU_SYMBOLS] = {NULL}, *transport;
+	void *transport, *found;
 	struct vgpu_library at = {.low = 0};
 
 	for (unsigned i = 0; i < VGPU_SYMBOLS; i++) {
-		if (vgpu_symbol_of(lib, i))
-			found[i] = vgpu_real_dlsym(handle, vgpu_symbol_name[i]);
+		if (!vgpu_symbol_of(lib, i))
+			continue;
+		found = vgpu_real_dlsym(handle, vgpu_symbol_name[i]);
+		STORE(vgpu_real_at(i), found);
 		if (!at.low)
-			at.low = (uintptr_t)found[i];
+			at.low = (uintptr_t)found;
 	}
 	/* Only a simulated driver has this: it answers ioctls in user space. */
 	transport = lib == &vgpu_cuda ? vgpu_real_dlsym(handle, "vgpu_rm_transport") : NULL;
+	if (transport)
+		STORE((void **)&vgpu_transport, transport);
 	dl_iterate_phdr(find_object, &at);
-	VGPU_LOCK(&load_lock);
-	if (!lib->resolved) {
-		lib->low = at.low;
-		__atomic_store_n(&lib->size, at.size, __ATOMIC_RELEASE);
-		if (transport)
-			__atomic_store_n((void **)&vgpu_transport, transport, __ATOMIC_RELEASE);
-		for (unsigned i = 0; i < VGPU_SYMBOLS; i++)
-			if (vgpu_symbol_of(lib, i))
-				*vgpu_real_at(i) = found[i];
-		lib->handle = handle;
-	}
-	lib->resolved = true;
-	__atomic_store_n(&lib->loaded, 1, __ATOMIC_RELEASE);
+	STORE(&lib->low, at.low);
+	STORE(&lib->size, at.size);
+	STORE(&lib->handle, handle);
+	STORE(&lib->loaded, 1);
 }
 
 bool vgpu_need(struct vgpu_library *lib, int mode)

@@ -19,10 +19,9 @@ static inline void **vgpu_real_at(unsigned sym)
 struct vgpu_library {
 	const char *soname, *prefix;
 	void *handle;
-	bool resolved; /* under the lock of load.c */
 	uintptr_t low; /* where its code begins; with size: */
 	size_t size;
-	int loaded; /* set last, with release order */
+	int loaded; /* set last */
 };
 extern struct vgpu_library vgpu_cuda, vgpu_nvml;
 bool vgpu_symbol_of(const struct vgpu_library *lib, unsigned sym);

@@ -11,16 +11,15 @@
 
 struct vgpu_others vgpu_others;
 
-static const struct {
+static const struct function {
 	const char *name;
-	void *hook; /* NULL: none */
+	void **real, *hook; /* NULL: it has no hook */
 } functions[] = {
-#define HOOK(result, name, params) {#name, (void *)name},
-#define USE(result, name, params) {#name, NULL},
+#define HOOK(result, name, params) {#name, (void **)&vgpu_others.name, (void *)name},
+#define USE(result, name, params) {#name, (void **)&vgpu_others.name, NULL},
 #include "others.def"
 };
 #define FUNCTIONS (sizeof functions / sizeof *functions)
-_Static_assert(sizeof vgpu_others == FUNCTIONS * sizeof(void *), "table of functions");
 
 #define LIBRARIES 3
 struct api {
@@ -52,25 +51,20 @@ static const struct api *api_of(const char *function)
 	return *function == 'e' ? &egl : &opengl;
 }
 
-/* -1: there is none. */
-static int number_of(const char *name)
+/* NULL: there is none. */
+static const struct function *named(const char *name)
 {
 	for (unsigned i = 0; name && i < FUNCTIONS; i++)
 		if (strcmp(functions[i].name, name) == 0)
-			return (int)i;
-	return -1;
-}
-
-static void **real_at(int number)
-{
-	return (void **)&vgpu_others + number;
+			return &functions[i];
+	return NULL;
 }
 
 void *vgpu_others_named(const char *name)
 {
-	int number = number_of(name);
+	const struct function *f = named(name);
 
-	return number < 0 ? NULL : functions[number].hook;
+	return f ? f->hook : NULL;
 }
 
 /* ------------------------------------------------------------------------- libraries */
@@ -132,7 +126,7 @@ static void find_in(const struct api *api, void *handle)
 		if (!found && handle && api->wrapped)
 			found = vgpu_real_dlsym(handle, name);
 		if (found)
-			STORE(real_at((int)i), found);
+			STORE(functions[i].real, found);
 	}
 }
 
@@ -148,11 +142,11 @@ void vgpu_find_api_of(const char *function)
 
 void vgpu_function_is(const char *name, void *function)
 {
-	int number = number_of(name);
+	const struct function *f = named(name);
 	void *none = NULL;
 
-	if (number >= 0)
-		CAS(real_at(number), &none, function);
+	if (f)
+		CAS(f->real, &none, function);
 }
 
 /* ----------------------------------------------------------------------------- dlsym */
@@ -167,11 +161,10 @@ static bool is_exported(const struct api *api, const char *name, const void *add
 	return false;
 }
 
-/* The address, of a function of that number, is in a library of the API. May set dlerror. */
-static bool is_of_api(int number, const void *address)
+/* The address is in a library of the function's API. May set dlerror. */
+static bool is_of_api(const struct function *f, const void *address)
 {
-	const char *name = functions[number].name;
-	const struct api *api = api_of(name);
+	const struct api *api = api_of(f->name);
 	int (*info_of)(const void *, Dl_info *);
 	Dl_info info;
 
@@ -181,11 +174,11 @@ static bool is_of_api(int number, const void *address)
 	}
 	/* The hook's own answer is of such a library, too: not of a wrapper, or of what a browser
 	 * brings along to draw by the system's. */
-	if (!is_exported(api, name, address))
+	if (!is_exported(api, f->name, address))
 		return false;
-	if (!LOAD(real_at(number)))
-		vgpu_find_api_of(name);
-	return is_exported(api, name, LOAD(real_at(number)));
+	if (!LOAD(f->real))
+		vgpu_find_api_of(f->name);
+	return is_exported(api, f->name, LOAD(f->real));
 }
 
 /* A hook replaces a function only if a library of the API has it. If only this library exports the
@@ -193,19 +186,18 @@ static bool is_of_api(int number, const void *address)
  * the caller may be a preloaded library of the user that this library has just called. */
 void *vgpu_others_hook(void *handle, const char *name, const char *version)
 {
-	int number = number_of(name);
-	void *hook, *found;
+	const struct function *f = named(name);
+	void *found;
 
-	if (number < 0 || !functions[number].hook)
+	if (!f || !f->hook)
 		return NULL;
-	hook = functions[number].hook;
 	if (handle == RTLD_NEXT)
 		return vgpu_real_dlsym(RTLD_NEXT, name) ? NULL : VGPU_NOTHING;
 	found = version ? vgpu_real_dlvsym(handle, name, version) : vgpu_real_dlsym(handle, name);
-	if (found == hook)
-		return vgpu_real_dlsym(RTLD_NEXT, name) ? hook : VGPU_NOTHING;
-	if (!found || !is_of_api(number, found))
+	if (found == f->hook)
+		return vgpu_real_dlsym(RTLD_NEXT, name) ? f->hook : VGPU_NOTHING;
+	if (!found || !is_of_api(f, found))
 		return NULL;
 	vgpu_real_dlsym(handle, name); /* no error */
-	return hook;
+	return f->hook;
 }

@@ -7,9 +7,7 @@
 #define VGPU_DRIVER_OTHERS_H
 
 #include "../base/util.h"
-#include "opencl_abi.h"
-#include "opengl_abi.h"
-#include "vulkan_abi.h"
+#include "others_abi.h"
 
 /* A member is NULL before VGPU_NEED_API(), and if the library does not have the function. */
 struct vgpu_others {

@@ -3,8 +3,9 @@
  * opencl.c - work that OpenCL puts on a card passes the gate of the hard limit. The mark of a command
  * is its own event. Copies from and to the host are left out, as CUDA's are.
  */
+#include "../compute/queues.h"
+#include "../driver/others.h"
 #include "../job/cards.h"
-#include "others.h"
 
 /* A copy to the host that is this small takes less than what it waits for. */
 #define SMALL_READ (1u << 20)
@@ -103,7 +104,7 @@ static uint32_t cards_of(cl_queue queue, uint32_t cards)
 
 static bool enter(struct vgpu_submission *s, cl_queue queue)
 {
-	uint32_t cards = vgpu_others_cards();
+	uint32_t cards = vgpu_queues_cards();
 
 	if (likely(!cards) || !vgpu_others.clGetEventInfo || !vgpu_others.clGetCommandQueueInfo ||
 	    !vgpu_others.clGetDeviceInfo || !vgpu_others.clRetainEvent ||

@@ -7,8 +7,9 @@
  */
 #include <string.h>
 
+#include "../compute/queues.h"
+#include "../driver/others.h"
 #include "../job/tell.h"
-#include "others.h"
 
 /* --------------------------------------------------------------------------- marks */
 /* An error ends it, too: of a display that is not there any more. */
@@ -35,26 +36,29 @@ static void told(const char *name, const char *as, gl_function real)
 		vgpu_function_is(name, (void *)real);
 }
 
-static bool is_complete(const struct vgpu_others *o)
-{
-	return o->eglGetCurrentDisplay && o->eglQueryString && o->eglCreateSync &&
-	       o->eglDestroySync && o->eglClientWaitSync && o->glFlush && o->glFinish;
-}
-
 /* EGL before 1.5 has fences as an extension, and a program may have functions by EGL alone. */
 static bool complete(void)
 {
-	static const char *const names[][2] = {{"eglCreateSync", "eglCreateSyncKHR"},
-					       {"eglDestroySync", "eglDestroySyncKHR"},
-					       {"eglClientWaitSync", "eglClientWaitSyncKHR"},
-					       {"glFlush", "glFlush"},
-					       {"glFinish", "glFinish"}};
+	static const struct {
+		const char *name, *as;
+		void **real;
+	} needed[] = {
+		{"eglCreateSync", "eglCreateSyncKHR", (void **)&vgpu_others.eglCreateSync},
+		{"eglDestroySync", "eglDestroySyncKHR", (void **)&vgpu_others.eglDestroySync},
+		{"eglClientWaitSync", "eglClientWaitSyncKHR",
+		 (void **)&vgpu_others.eglClientWaitSync},
+		{"glFlush", "glFlush", (void **)&vgpu_others.glFlush},
+		{"glFinish", "glFinish", (void **)&vgpu_others.glFinish},
+	};
 
-	for (unsigned i = 0; vgpu_others.eglGetProcAddress && i < sizeof names / sizeof *names &&
-			     !is_complete(&vgpu_others);
-	     i++)
-		told(names[i][0], names[i][1], vgpu_others.eglGetProcAddress(names[i][1]));
-	return is_complete(&vgpu_others);
+	for (unsigned i = 0; i < sizeof needed / sizeof *needed; i++) {
+		if (!LOAD(needed[i].real) && vgpu_others.eglGetProcAddress)
+			told(needed[i].name, needed[i].as,
+			     vgpu_others.eglGetProcAddress(needed[i].as));
+		if (!LOAD(needed[i].real))
+			return false;
+	}
+	return vgpu_others.eglGetCurrentDisplay && vgpu_others.eglQueryString;
 }
 
 /* False: this thread draws on no card by EGL. Without a context of EGL's it is by GLX, which is told, but
@@ -82,7 +86,7 @@ static uint32_t submit(bool egl)
 {
 	struct vgpu_mark mark = {.kind = &kind};
 	struct vgpu_submission s;
-	uint32_t cards = vgpu_queues_gated(vgpu_others_cards());
+	uint32_t cards = vgpu_queues_gated(vgpu_queues_cards());
 
 	if (likely(!cards) || !draws(&mark, cards, egl))
 		return 0;
@@ -189,29 +193,21 @@ EGLBoolean eglTerminate(EGLDisplay display)
 	return vgpu_others.eglTerminate(display);
 }
 
-static gl_function hook_of(const char *name, gl_function real)
-{
-	void *hook = real ? vgpu_others_named(name) : NULL;
-
-	if (hook)
-		told(name, name, real);
-	return hook ? (gl_function)hook : real;
-}
-
-gl_function eglGetProcAddress(const char *name)
-{
-	VGPU_NEED_API(eglGetProcAddress, NULL);
-	return hook_of(name, vgpu_others.eglGetProcAddress(name));
-}
-
-gl_function glXGetProcAddress(const unsigned char *name)
-{
-	VGPU_NEED_API(glXGetProcAddress, NULL);
-	return hook_of((const char *)name, vgpu_others.glXGetProcAddress(name));
-}
-
-gl_function glXGetProcAddressARB(const unsigned char *name)
-{
-	VGPU_NEED_API(glXGetProcAddressARB, NULL);
-	return hook_of((const char *)name, vgpu_others.glXGetProcAddressARB(name));
-}
+#define GET_PROC(name, text)                                   \
+	gl_function name(const text *function)                 \
+	{                                                      \
+		const char *asked = (const char *)function;    \
+		gl_function real;                              \
+		void *hook;                                    \
+                                                               \
+		VGPU_NEED_API(name, NULL);                     \
+		real = vgpu_others.name(function);             \
+		hook = real ? vgpu_others_named(asked) : NULL; \
+		if (!hook)                                     \
+			return real;                           \
+		told(asked, asked, real);                      \
+		return (gl_function)hook;                      \
+	}
+GET_PROC(eglGetProcAddress, char)
+GET_PROC(glXGetProcAddress, unsigned char)
+GET_PROC(glXGetProcAddressARB, unsigned char)

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 #include "../base/table.h"
-#include "others.h"
+#include "../compute/queues.h"
+#include "../driver/others.h"
 
 #define SPARE 64
 
@@ -162,12 +163,12 @@ static bool works(unsigned call, uint32_t n, const void *submits)
 }
 
 /* real: of a queue that is not known. */
-static VkResult submit(unsigned call, const void *real, VkQueue queue, uint32_t n,
+static VkResult submit(unsigned call, submit_call *real, VkQueue queue, uint32_t n,
 		       const void *submits, VkFence fence)
 {
 	struct device *d = device_of(queue);
 	struct vgpu_mark mark = {.kind = &kind, .queue = queue, .device = d};
-	submit_call go = d && d->submit[call] ? d->submit[call] : (submit_call)real;
+	submit_call go = d && d->submit[call] ? d->submit[call] : LOAD(real);
 	struct vgpu_submission s;
 	uint32_t cards = 0;
 	VkResult r;
@@ -176,7 +177,7 @@ static VkResult submit(unsigned call, const void *real, VkQueue queue, uint32_t 
 	if (!go)
 		return VK_ERROR_INITIALIZATION_FAILED;
 	if (d && d->submit[0] && works(call, n, submits))
-		cards = vgpu_queues_gated(vgpu_others_cards());
+		cards = vgpu_queues_gated(vgpu_queues_cards());
 	if (!cards)
 		return go(queue, n, submits, fence);
 	mark.handle = take_fence(d);
@@ -192,21 +193,16 @@ static VkResult submit(unsigned call, const void *real, VkQueue queue, uint32_t 
 	return r;
 }
 
-VkResult vkQueueSubmit(VkQueue queue, uint32_t n, const VkSubmitInfo *submits, VkFence fence)
-{
-	VGPU_NEED_API(vkQueueSubmit, VK_ERROR_INITIALIZATION_FAILED);
-	return submit(0, (const void *)vgpu_others.vkQueueSubmit, queue, n, submits, fence);
-}
-
-VkResult vkQueueSubmit2(VkQueue queue, uint32_t n, const VkSubmitInfo2 *submits, VkFence fence)
-{
-	return submit(1, (const void *)vgpu_others.vkQueueSubmit2, queue, n, submits, fence);
-}
-
-VkResult vkQueueSubmit2KHR(VkQueue queue, uint32_t n, const VkSubmitInfo2 *submits, VkFence fence)
-{
-	return submit(2, (const void *)vgpu_others.vkQueueSubmit2KHR, queue, n, submits, fence);
-}
+#define SUBMIT(call, name, info)                                                                 \
+	VkResult name(VkQueue queue, uint32_t n, const info *submits, VkFence fence)             \
+	{                                                                                        \
+		if (unlikely(!LOAD(&vgpu_others.name)))                                          \
+			vgpu_find_api_of(#name);                                                 \
+		return submit(call, (submit_call *)&vgpu_others.name, queue, n, submits, fence); \
+	}
+SUBMIT(0, vkQueueSubmit, VkSubmitInfo)
+SUBMIT(1, vkQueueSubmit2, VkSubmitInfo2)
+SUBMIT(2, vkQueueSubmit2KHR, VkSubmitInfo2)
 
 /* --------------------------------------------------- the host learns that work has ended */
 #define HOOK(result, name, params)
@@ -234,14 +230,11 @@ static PFN_vkVoidFunction hook_of(const char *name, PFN_vkVoidFunction real)
 	return hook ? (PFN_vkVoidFunction)hook : real;
 }
 
-PFN_vkVoidFunction vkGetInstanceProcAddr(VkInstance instance, const char *name)
-{
-	VGPU_NEED_API(vkGetInstanceProcAddr, NULL);
-	return hook_of(name, vgpu_others.vkGetInstanceProcAddr(instance, name));
-}
-
-PFN_vkVoidFunction vkGetDeviceProcAddr(VkDevice device, const char *name)
-{
-	VGPU_NEED_API(vkGetDeviceProcAddr, NULL);
-	return hook_of(name, vgpu_others.vkGetDeviceProcAddr(device, name));
-}
+#define GET_PROC(name, of)                                                  \
+	PFN_vkVoidFunction name(of from, const char *function)              \
+	{                                                                   \
+		VGPU_NEED_API(name, NULL);                                  \
+		return hook_of(function, vgpu_others.name(from, function)); \
+	}
+GET_PROC(vkGetInstanceProcAddr, VkInstance)
+GET_PROC(vkGetDeviceProcAddr, VkDevice)

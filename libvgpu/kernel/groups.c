@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * groups.c - this process's channel groups, of which ioctl.c tells, and their time slices, which
- * are set by ioctl (rm_abi.h).
+ * groups.c - the channel groups of this process, and their time slices.
  *
  * A slice set when the group is allocated is overwritten when libcuda schedules
  * it: set slices once the context is usable.
@@ -117,9 +116,8 @@ static int control(const struct group *g, uint32_t cmd, uint64_t *us)
 	}
 }
 
-/* Each control waits for, and then holds up, whoever else on the node wants the
- * resource manager's lock (docs/adr/0011): one call, where the driver has once been
- * seen to obey and nobody asks to look again. */
+/* Each control takes a lock of the resource manager, for which all processes of the node wait
+ * (docs/adr/0011). So there is only one call if the driver has obeyed before and verify is false. */
 static int set_group(struct group *g, uint32_t slice_us, bool verify)
 {
 	bool obeys = g->set_us && !verify;

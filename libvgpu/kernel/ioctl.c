@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ioctl.c - what a process asks of the kernel driver by ioctl, whatever API it speaks: OpenCL, Vulkan
- * and OpenGL have no other door. What libcuda asks has passed its hooks: of that only devices and
- * channel groups are learned. Everything else passes through unread.
+ * ioctl.c - see kernel.h. OpenCL, Vulkan and OpenGL have no other way to the card. Calls of libcuda have
+ * passed its hooks: this file reads only their devices and channel groups. It reads no other call.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +18,7 @@
 #include "../memory/account.h"
 #include "kernel.h"
 
-/* A call, and the one that is in it. */
+/* A call. nr, size and arg are those of the call inside it, if it is RM_XFER. */
 struct ask {
 	int fd;
 	unsigned long req;
@@ -40,14 +39,14 @@ struct ask {
 	bool hooked;   /* libcuda or NVML calls */
 	bool charged;  /* or a hook is in the middle of such a call */
 	int result;
-	int error; /* for errno, whatever is done beside the call */
+	int error; /* errno after the call */
 };
 
 int ioctl(int fd, unsigned long req, ...);
 
-static bool no_job; /* as was found out */
+static bool no_job; /* this process belongs to no job */
 
-/* As the first call of CUDA does. */
+/* Joins the job, as the first call of CUDA does. */
 static void attach(void)
 {
 	VGPU_NO_CANCEL;
@@ -56,7 +55,7 @@ static void attach(void)
 	STORE(&no_job, !vgpu_state.grant);
 }
 
-/* Asks the kernel driver. True: it has done what was asked. */
+/* Calls the kernel driver. True: the call has succeeded. */
 static bool pass(struct ask *q)
 {
 	uint32_t status;
@@ -261,7 +260,7 @@ static const struct call {
 	{RM_DMABUF, DMABUF_OLD_SIZE, DMABUF_OLD_SIZE - 8, false, export_dmabuf},
 };
 
-/* NULL: nothing is to be learned from it. */
+/* Returns NULL for a call that this file does not read. */
 static const struct call *call_of(const struct ask *q)
 {
 	for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++)

@@ -13,27 +13,17 @@
 
 static VGPU_TABLE(objects);
 
-/* Bytes count on these cards: on one, or on all if the card is unknown. */
-static int first_of(int card)
-{
-	return card < 0 ? 0 : card;
-}
-
-static int last_of(int card)
-{
-	return card < 0 ? (int)vgpu_state.ncards - 1 : card;
-}
-#define EACH(i, card)           \
-	int i = first_of(card); \
-	i <= last_of(card);     \
-	i++
+/* Bytes count on one card, or on all if the card is unknown. */
+#define EACH_CARD(i, card)                               \
+	for (int i = 0; i < (int)vgpu_state.ncards; i++) \
+		if ((card) < 0 || (card) == i)
 
 static void item_gone(const struct vgpu_item *item)
 {
 	if (item->card >= 0)
 		vgpu_shared_release(item->key, item->card, item->size);
 	else
-		for (EACH(i, -1))
+		EACH_CARD (i, -1)
 			vgpu_release(i, item->size);
 }
 
@@ -51,12 +41,12 @@ int vgpu_object_take(struct vgpu_object *asked)
 	vgpu_mem_begin();
 	/* No card: the process has no part in its job. */
 	if (!vgpu_state.ncards || LOAD(&objects.count) >= VGPU_MAX_MEMORY_OBJECTS)
-		return refuse(first_of(card), asked->bytes);
+		return refuse(card < 0 ? 0 : card, asked->bytes);
 	vgpu_shared_settle();
-	for (EACH(i, card)) {
+	EACH_CARD (i, card) {
 		if (vgpu_charge(i, asked->bytes) == 0)
 			continue;
-		for (int k = first_of(card); k < i; k++)
+		for (int k = card < 0 ? 0 : card; k < i; k++)
 			vgpu_release(k, asked->bytes);
 		return refuse(i, asked->bytes);
 	}
@@ -69,7 +59,7 @@ void vgpu_object_taken(const struct vgpu_object *asked, const struct vgpu_object
 	struct vgpu_item item;
 	int card = asked->card;
 
-	for (EACH(i, card))
+	EACH_CARD (i, card)
 		vgpu_charge_moves(i, asked->bytes, bytes);
 	if (made && bytes) {
 		item = (struct vgpu_item){.key = vgpu_object_key(made->client, made->object),
@@ -123,7 +113,7 @@ uint32_t vgpu_object_told(uint32_t client, uint32_t parent, uint32_t index, uint
 	if (!left && index != FB_RAM_SIZE && index != FB_TOTAL_RAM_SIZE && index != FB_HEAP_SIZE &&
 	    index != FB_USABLE_RAM_SIZE)
 		return kib;
-	for (EACH(i, card)) {
+	EACH_CARD (i, card) {
 		uint64_t limit = vgpu_limit(i), used = left ? vgpu_mem_used(i) : 0;
 		uint64_t told = limit > used ? limit - used : 0;
 

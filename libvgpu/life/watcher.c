@@ -77,7 +77,7 @@ static void *watch(void *unused)
 			seen = generation;
 		}
 		busy = vgpu_gate_tick();
-		busy |= vgpu_marks_tick();
+		busy |= vgpu_marks_look(false);
 		vgpu_waits_tick(now);
 		vgpu_memory_tick(now);
 		if (now - beat >= HEARTBEAT_NS) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slices.c - keeps the time slices of this process's channel groups at what
- * the grant says. The card's own scheduler then divides it by weight, whatever
- * the kernels are, at no cost per launch.
+ * slices.c - sets the time slices of this process's channel groups to the slice in the grant. The card's
+ * own scheduler then divides the card by weight, at no cost per launch.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,7 +15,7 @@
 /* A group that is just being freed refuses: it is forgotten when the driver has done that. */
 #define TRIES 3
 #define AGAIN_NS 1000000L
-/* A driver whose groups are not found after so many looks is one that we do not know. */
+/* After this number of looks without a group the driver counts as unknown. */
 #define LOOKS 2
 
 static uint32_t wanted[VGPU_MAX_CARDS];
@@ -43,14 +42,14 @@ static void refused(int card, uint32_t slice_us, const char *why)
 	vgpu_slot_flag(VGPU_SLOT_SLICES_REFUSED, VGPU_SLOT_SLICES_OK);
 }
 
-/* Whether that no group is known says that nobody divides the card. While cuda-checkpoint has
- * suspended a process it has none, and launches nothing. */
+/* True: no group is known, so the card is not divided. A process that cuda-checkpoint has suspended has
+ * no groups, and launches nothing. */
 static bool are_unknown(int card, int r)
 {
 	uint64_t now = __atomic_load_n(&vgpu_my(card)->launches, __ATOMIC_RELAXED);
 	uint64_t before = __atomic_exchange_n(&launches[card], now, __ATOMIC_RELAXED);
 
-	/* Where none is wanted, none need be known. */
+	/* Without a slice in the grant no group need be known. */
 	if (LOAD(&wanted[card]) && (r == -ENOENT || (r == -ESRCH && now != before)))
 		return __atomic_add_fetch(&unknown[card], 1, __ATOMIC_RELAXED) >= LOOKS;
 	__atomic_store_n(&unknown[card], 0, __ATOMIC_RELAXED);
@@ -74,8 +73,7 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 	r = set_slices(card, s->slice_us, look == VGPU_READ_BACK);
 	nobody = look == VGPU_READ_BACK && are_unknown(card, r);
 	if (s->slice_us == 0) {
-		/* Back to the driver's own: that proves nothing about setting one,
-		 * and gresd goes by what is proved. */
+		/* The driver has its own slice again. This does not show gresd that the driver obeys. */
 		__atomic_store_n(told, 0, __ATOMIC_RELAXED);
 	} else if (r == 0) {
 		__atomic_store_n(told, s->slice_us, __ATOMIC_RELAXED);
@@ -83,7 +81,7 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 	} else if (r == -EPERM) {
 		refused(card, s->slice_us, "refused by the driver");
 	} else if (nobody) {
-		/* Nobody divides the card then, and gresd must know. */
+		/* The card is not divided, and gresd must know. */
 		refused(card, s->slice_us, "no channel group of this process was found");
 	} else if (r == -ESRCH) {
 		__atomic_store_n(told, 0, __ATOMIC_RELAXED);

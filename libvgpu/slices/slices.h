@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slices.h - keeps the slices at what the grant says. */
+/* slices.h - sets the slices to those of the grant. */
 #ifndef VGPU_SLICES_SLICES_H
 #define VGPU_SLICES_SLICES_H
 
 #include "../region_ops.h"
 
-/* What to do beside following a change of the slice. */
+/* The reasons to set slices that have not changed. */
 enum vgpu_look {
 	VGPU_NO_LOOK,
 	VGPU_NEW_GROUPS, /* groups have come that may have none yet */

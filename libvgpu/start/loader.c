@@ -16,11 +16,11 @@
 #include "../base/util.h"
 #include "loader.h"
 
-/* So much of a library is looked at: the names of what it needs, and most often its other
- * texts, are in the beginning. */
+/* The search reads this part of a library. The names of the libraries that it needs are at its
+ * beginning, and most often its other texts. */
 #define LOOK_BYTES (16u << 20)
 
-/* The file has the name of the driver's library in it, as one that needs or opens it has. */
+/* The file contains the name of the driver's library: it needs or opens this library. */
 static bool mentions_driver(const char *path)
 {
 	static const char name[] = "libcuda.so";

@@ -3,7 +3,7 @@
 #ifndef VGPU_START_LOADER_H
 #define VGPU_START_LOADER_H
 
-/* What this library exports as dlsym, dlvsym, dlopen and dlmopen. */
+/* This library exports them as dlsym, dlvsym, dlopen and dlmopen. */
 void *vgpu_dlsym(void *handle, const char *name);
 void *vgpu_dlvsym(void *handle, const char *name, const char *version);
 void *vgpu_own_dlopen(const char *file, int mode);

@@ -9,37 +9,36 @@
 #include "../../libvgpu/region.h"
 #include "plugin.h"
 
-/* Opens name below dir, never through a symbolic link, never blocking on a
+/* Opens a file below dir, or a folder (O_DIRECTORY), never through a symbolic link, never blocking on a
  * FIFO. -ENOENT stays quiet: most files here may rightly be absent. */
-static int open_type(int dir, const char *name, mode_t type, struct stat *st, struct vgpu_why *why)
+static int open_type(int dir, const char *name, int folder, struct stat *st, struct vgpu_why *why)
 {
-	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | folder);
 
 	if (fd < 0) {
 		if (errno == ENOENT)
 			return -ENOENT;
 		return vgpu_because(why, "%s: open: %s", name, strerror(errno));
 	}
-	if (!fstat(fd, st) && (st->st_mode & S_IFMT) == type)
+	if (!fstat(fd, st) && (folder || S_ISREG(st->st_mode)))
 		return fd;
 	close(fd);
-	return vgpu_because(why, "%s: not a %s", name,
-			    type == S_IFDIR ? "directory" : "regular file");
+	return vgpu_because(why, "%s: not a regular file", name);
 }
 
-/* The same of what nobody but root can have written. With a POSIX ACL the group bits are its mask,
+/* The same if only root can have written the file. With a POSIX ACL the group bits are its mask,
  * so a file that is writable through an ACL is caught too. */
-static int open_of_root(int dir, const char *name, mode_t type, struct vgpu_why *why)
+static int open_of_root(int dir, const char *name, int folder, struct vgpu_why *why)
 {
 	struct stat st;
-	int fd = open_type(dir, name, type, &st, why);
+	int fd = open_type(dir, name, folder, &st, why);
 
 	/* Set where there is a descriptor. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
 	if (fd < 0 || (st.st_uid == 0 && !(st.st_mode & (S_IWGRP | S_IWOTH))))
 		return fd;
 	close(fd);
 	return vgpu_because(why, "%s: owner %u mode %04o: want a %s that only root can write", name,
-			    st.st_uid, st.st_mode & 07777, type == S_IFDIR ? "directory" : "file");
+			    st.st_uid, st.st_mode & 07777, folder ? "directory" : "file");
 }
 
 int vgpu_jobdir_of_node(const char *run_dir, const char *name, struct vgpu_why *why)
@@ -48,7 +47,7 @@ int vgpu_jobdir_of_node(const char *run_dir, const char *name, struct vgpu_why *
 
 	if (snprintf(path, sizeof(path), "%s/%s", run_dir, name) >= (int)sizeof(path))
 		return vgpu_because(why, "run_dir=%s: path too long", run_dir);
-	return open_of_root(AT_FDCWD, path, S_IFREG, why);
+	return open_of_root(AT_FDCWD, path, 0, why);
 }
 
 int vgpu_jobdir_open(const char *run_dir, uint32_t job, struct vgpu_why *why)
@@ -57,7 +56,7 @@ int vgpu_jobdir_open(const char *run_dir, uint32_t job, struct vgpu_why *why)
 
 	if (snprintf(path, sizeof(path), "%s/jobs/%u", run_dir, job) >= (int)sizeof(path))
 		return vgpu_because(why, "run_dir=%s: path too long", run_dir);
-	return open_of_root(AT_FDCWD, path, S_IFDIR, why);
+	return open_of_root(AT_FDCWD, path, O_DIRECTORY, why);
 }
 
 static int check_grant(int fd, uint32_t job, uid_t uid, struct vgpu_why *why)
@@ -84,7 +83,7 @@ static int check_grant(int fd, uint32_t job, uid_t uid, struct vgpu_why *why)
 
 int vgpu_jobdir_grant(int dir, uint32_t job, uid_t uid, struct vgpu_why *why)
 {
-	int fd = open_of_root(dir, "grant", S_IFREG, why);
+	int fd = open_of_root(dir, "grant", 0, why);
 
 	if (fd >= 0 && check_grant(fd, job, uid, why)) {
 		close(fd);
@@ -96,7 +95,7 @@ int vgpu_jobdir_grant(int dir, uint32_t job, uid_t uid, struct vgpu_why *why)
 int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why)
 {
 	struct stat st;
-	int fd = open_type(dir, "cache", S_IFREG, &st, why);
+	int fd = open_type(dir, "cache", 0, &st, why);
 
 	/* Set where there is a descriptor. NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult) */
 	if (fd < 0 || st.st_uid == uid)
@@ -107,7 +106,7 @@ int vgpu_jobdir_cache(int dir, uid_t uid, struct vgpu_why *why)
 
 int vgpu_jobdir_environment(int dir, struct vgpu_why *why)
 {
-	return open_of_root(dir, "environment", S_IFREG, why);
+	return open_of_root(dir, "environment", 0, why);
 }
 
 /* True when gresd has refused the job; *why is then gresd's line. */
@@ -115,7 +114,7 @@ bool vgpu_jobdir_refused(int dir, struct vgpu_why *why)
 {
 	char line[sizeof(why->text)];
 	struct stat st;
-	int fd = open_type(dir, "refused", S_IFREG, &st, why);
+	int fd = open_type(dir, "refused", 0, &st, why);
 
 	if (fd < 0)
 		return fd != -ENOENT;

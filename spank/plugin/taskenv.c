@@ -88,19 +88,16 @@ static int set_environment(const struct task *task, struct vgpu_why *why)
 
 static int enforce(const struct task *task, bool granted, struct vgpu_why *why)
 {
-	switch (task->member.config->enforce) {
-	case VGPU_ENFORCE_NAMESPACE:
-		if (granted)
-			return vgpu_member_enter(&task->member, why);
-		if (task->unknown ||
-		    vgpu_job_is(task->member.config->run_dir, task->member.job, VGPU_UNDECIDED))
-			return vgpu_member_hide_cards(why);
-		return 0;
-	case VGPU_ENFORCE_PRELOAD:
+	const struct vgpu_config *config = task->member.config;
+
+	if (config->enforce == VGPU_ENFORCE_PRELOAD)
 		return granted ? set_environment(task, why) : 0;
-	case VGPU_ENFORCE_OFF:
-		break;
-	}
+	if (config->enforce == VGPU_ENFORCE_OFF)
+		return 0;
+	if (granted)
+		return vgpu_member_enter(&task->member, why);
+	if (task->unknown || vgpu_job_is(config->run_dir, task->member.job, VGPU_UNDECIDED))
+		return vgpu_member_hide_cards(why);
 	return 0;
 }
 

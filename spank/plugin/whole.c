@@ -16,15 +16,6 @@
 
 #define MOST_BYTES 4096
 
-static size_t count(const char *list)
-{
-	size_t n = 1;
-
-	for (; *list; list++)
-		n += *list == ',';
-	return n;
-}
-
 /* Adds the name of one card. */
 static bool add_name(const char *names, unsigned long index, char *out, size_t size)
 {
@@ -46,14 +37,16 @@ bool vgpu_whole_names(const char *names, const char *indexes, const char *visibl
 	char *end;
 
 	out[0] = '\0';
-	if (!isdigit((unsigned char)visible[0]) || count(indexes) != count(visible))
+	if (!isdigit((unsigned char)visible[0]))
 		return false;
-	for (;; indexes = end + 1) {
+	/* As many indexes as cards are visible. */
+	for (;; indexes = end + 1, visible++) {
 		unsigned long index = strtoul(indexes, &end, 10);
 
 		if (end == indexes || !add_name(names, index, out, size))
 			return false;
-		if (*end != ',')
-			return !*end;
+		visible = strchr(visible, ',');
+		if (*end != ',' || !visible)
+			return !*end && !visible;
 	}
 }

@@ -24,7 +24,7 @@ int (*vgpu_transport)(int fd, unsigned long req, void *arg);
 void *(*vgpu_real_dlsym)(void *handle, const char *name);
 
 static struct input in;
-static int calls;
+static int asked;
 static bool own;    /* the call is the library's, whose pointers are good */
 static bool hooked; /* libcuda makes it */
 
@@ -78,7 +78,7 @@ static int driver(int fd, unsigned long req, void *arg)
 	size_t size = _IOC_SIZE(req);
 
 	(void)fd;
-	calls++;
+	asked++;
 	errno = 5;
 	if (arg && how & 1 && size && !own)
 		take_bytes(&in, arg, size);
@@ -97,7 +97,7 @@ static int plain(int fd, unsigned long req, ...)
 {
 	(void)fd;
 	CHECK(_IOC_TYPE(req) != RM_TYPE);
-	calls++;
+	asked++;
 	return 3;
 }
 
@@ -129,11 +129,11 @@ static void one_ioctl(unsigned times)
 			((uint64_t *)arg)[1] = (uintptr_t)inner;
 	}
 	for (unsigned i = 0; i < times; i++) {
-		int before = calls;
+		int before = asked;
 
 		ioctl(7, req, arg);
 		/* Memory above the limit is not asked for. */
-		CHECK(calls - before <= 1 && ngroups <= MAX_GROUPS);
+		CHECK(asked - before <= 1 && ngroups <= MAX_GROUPS);
 	}
 	free(arg);
 }
@@ -152,7 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct vgpu_slot slot;
 
 	in = (struct input){.at = data, .left = size};
-	calls = 0;
+	asked = 0;
 	vgpu_real_ioctl = plain;
 	header.high_slot = 1;
 	slot.card[0].mem = slot.card[1].mem = 0;

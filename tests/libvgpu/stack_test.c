@@ -23,8 +23,9 @@ bool vgpu_gate_tick(void)
 	return false;
 }
 
-bool vgpu_marks_tick(void)
+bool vgpu_marks_look(bool now)
 {
+	CHECK(!now);
 	return false;
 }
 

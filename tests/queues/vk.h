@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "../../libvgpu/driver/vulkan_abi.h"
+#include "../../libvgpu/driver/others_abi.h"
 
 enum {
 	APPLICATION_INFO = 0,

@@ -6,7 +6,7 @@
  */
 #include <stdint.h>
 
-#include "../../../libvgpu/driver/opengl_abi.h"
+#include "../../../libvgpu/driver/others_abi.h"
 #include "card.h"
 
 #define ABORT() (fprintf(stderr, "stub: %s: not as it may be\n", __func__), abort())

@@ -3,7 +3,7 @@
  * opencl.c - a libOpenCL for tests: what opencl.c and libvgpu call. A kernel takes as many
  * nanoseconds as its first argument says.
  */
-#include "../../../libvgpu/driver/opencl_abi.h"
+#include "../../../libvgpu/driver/others_abi.h"
 #include "card.h"
 
 #define STATUS_QUEUED 3

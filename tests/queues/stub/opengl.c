@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* opengl.c - a libOpenGL for tests: what libvgpu stands for, by the stub of libEGL. */
-#include "../../../libvgpu/driver/opengl_abi.h"
+#include "../../../libvgpu/driver/others_abi.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 

@@ -4,7 +4,7 @@
  * bytes, 1 GB in a millisecond. The device's functions, as vkGetDeviceProcAddr tells them, are others than
  * those that are exported, and vkQueueSubmit2KHR is not exported.
  */
-#include "../../../libvgpu/driver/vulkan_abi.h"
+#include "../../../libvgpu/driver/others_abi.h"
 #include "card.h"
 
 #define ABORT() (fprintf(stderr, "stub: %s: not as it may be\n", __func__), abort())
