@@ -274,6 +274,26 @@ func (g *Grant) Outside(card int) int64 {
 	return atomic.LoadInt64((*int64)(unsafe.Pointer(&g.region().card[card].mem_outside)))
 }
 
+// AddCredit adds a correction to the budget of the job on a card, in whole microseconds. The sum is in
+// the grant, so that a restarted gresd goes on with it.
+func (g *Grant) AddCredit(card int, d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mem != nil && card >= 0 && card < len(g.spec.Cards) {
+		atomic.AddInt64((*int64)(unsafe.Pointer(&g.region().card[card].credit_ns)), int64(d.Truncate(time.Microsecond)))
+	}
+}
+
+// Credit returns the sum of all corrections.
+func (g *Grant) Credit(card int) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mem == nil || card < 0 || card >= len(g.spec.Cards) {
+		return 0
+	}
+	return time.Duration(atomic.LoadInt64((*int64)(unsafe.Pointer(&g.region().card[card].credit_ns))))
+}
+
 // Revoke marks the job as ended. The limits stay in force for processes that
 // still have the file mapped.
 func (g *Grant) Revoke() {

@@ -127,7 +127,10 @@ struct vgpu_grant_card {
 	uint64_t lease_ns;
 	/* With VGPU_GATE_SHUT: the process whose slot has this owner goes on. 0: none does. Under seq. */
 	uint64_t solo;
-	uint32_t reserved2[6];
+	/* Corrections of the job's budget since the grant was made, as gresd measured them: time that was
+	 * charged too much, less time that was charged too little. Whole microseconds. Not under seq. */
+	int64_t credit_ns;
+	uint32_t reserved2[4];
 };
 
 struct vgpu_grant {
@@ -207,7 +210,8 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC: a process of the job last saw work complete, or launched work past the
 	 * budget because none completed. */
 	uint64_t progress_ns[VGPU_MAX_CARDS];
-	uint8_t reserved3[64];
+	/* How much of the grant's credit_ns is in the balance, in microseconds; wraps. */
+	uint32_t credited_us[VGPU_MAX_CARDS];
 };
 
 /* What one process holds and does on one card. mem is the authority; the
@@ -266,6 +270,7 @@ VGPU_AT(vgpu_grant_card, seq, 80);
 VGPU_AT(vgpu_grant_card, mem_outside, 112);
 VGPU_AT(vgpu_grant_card, turn_period_us, 128);
 VGPU_AT(vgpu_grant_card, turn_begin_ns, 144);
+VGPU_AT(vgpu_grant_card, credit_ns, 168);
 _Static_assert(sizeof(struct vgpu_grant_card) == 192, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
 VGPU_AT(vgpu_grant, generation, 40);
@@ -277,6 +282,7 @@ VGPU_AT(vgpu_cache_header, uuid, 64);
 VGPU_AT(vgpu_cache_header, budget, 960);
 VGPU_AT(vgpu_cache_header, turn, 1984);
 VGPU_AT(vgpu_cache_header, behind_ns, 2752);
+VGPU_AT(vgpu_cache_header, credited_us, 3008);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, slice_us, 48);
 _Static_assert(sizeof(struct vgpu_slot_card) == 64, "vgpu_slot_card");

@@ -34,6 +34,22 @@ void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, 
 		;
 }
 
+void vgpu_budget_credit(const struct vgpu_grant *g, struct vgpu_cache_header *h, int i,
+			int64_t most_ns)
+{
+	uint32_t done = LOAD(&h->credited_us[i]);
+	int32_t change = (int32_t)((uint32_t)(LOAD(&g->card[i].credit_ns) / 1000) - done);
+	int64_t room;
+
+	/* The job can write any balance. */
+	if (__builtin_sub_overflow(most_ns, LOAD(&h->budget[i].balance_ns), &room))
+		room = INT64_MAX;
+	if (change > 0 && room / 1000 < change)
+		change = room > 0 ? (int32_t)(room / 1000) : 0;
+	if (change && CAS(&h->credited_us[i], &done, done + (uint32_t)change))
+		ADD(&h->budget[i].balance_ns, change * 1000ll);
+}
+
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t wanted_ns)
 {
 	int64_t balance = LOAD(&b->balance_ns);

@@ -44,6 +44,7 @@ void vgpu_cache_init(struct vgpu_cache_header *h, const struct vgpu_grant *g)
 	for (unsigned i = 0; i < g->ncards && i < VGPU_MAX_CARDS; i++) {
 		memcpy(h->uuid[i], g->card[i].uuid, VGPU_UUID_LEN);
 		h->mem_limit[i] = g->card[i].mem_limit;
+		h->credited_us[i] = (uint32_t)(g->card[i].credit_ns / 1000);
 	}
 	STORE(&h->magic, VGPU_CACHE_MAGIC);
 }

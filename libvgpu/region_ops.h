@@ -150,6 +150,12 @@ void vgpu_mem_release(struct vgpu_slot *self, unsigned card, uint64_t bytes);
  * refilled_ns adds the credit. */
 void vgpu_budget_refill(struct vgpu_budget *b, uint64_t now_ns, uint32_t cores, int64_t most_ns);
 
+/* Adds the change of credit_ns of card i to the balance. A change below zero is added at once. One
+ * above zero raises the balance up to most_ns; the rest waits in the grant until the balance has room.
+ * Call this after vgpu_budget_refill. Lock-free: only the process that exchanges credited_us adds it. */
+void vgpu_budget_credit(const struct vgpu_grant *g, struct vgpu_cache_header *h, int i,
+			int64_t most_ns);
+
 /* Nanoseconds of wall time until the balance is wanted_ns; 0 when it is. */
 uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t wanted_ns);
 

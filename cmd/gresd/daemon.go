@@ -20,12 +20,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/audit"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
@@ -180,9 +179,9 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 		return err
 	}
 	d.linger = keeper
-	meter := ctxswitch.New(cardOf(d.driver), d.log)
+	meter := gputime.NewMeter(gputime.NewRecords(cardOf(d.driver), d.log), gputime.NewSampler(d.driver, d.counts.SampleTook), d.grants)
 	d.auditor = audit.New(audit.Parts{
-		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Times: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
+		Policy: cfg.Audit, Grants: d.grants, Driver: d.driver, Meter: meter, Library: cfg.Paths.Library, Count: d.counts.Audited, Log: d.log,
 		Name: d.cards.Name, Tell: notifier.TellJob, Whole: queue.MayUse,
 	})
 	d.judge.Except(manager.Holds)
@@ -192,7 +191,7 @@ func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	d.usage = usageWriter(cfg, d.slurm, d.log)
 	d.report = status.New(status.Parts{
 		Config: d.config, Cards: d.cards, Node: here, Ledger: d.records, Grants: d.grants, InUse: queue.CurrentUse, ByMPS: manager.Serves,
-		Samples: cardstat.New(d.driver, d.counts.SampleTook), Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
+		Samples: meter, Commands: d.slurm, Usage: d.usage, Past: reports, Version: version, Log: d.log,
 		Problems: []func() []string{d.cards.Problems, d.records.Problems, d.reload.Problems},
 		Private:  []func() []string{d.auditor.Problems, manager.Problems},
 		Work:     d.judge.Work,

@@ -5,14 +5,14 @@ package arbiter
 import (
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 // Times tells how long processes had a card.
 type Times interface {
-	OnCard(card gpu.UUID) (ctxswitch.Account, bool)
+	OnCard(card gpu.UUID) (gputime.Account, bool)
 }
 
 // exact is what the cards' own records say of the cards on which some job's use must
@@ -29,14 +29,14 @@ type exact struct {
 
 // cardAccount is what a look at a card's records told.
 type cardAccount struct {
-	sum   ctxswitch.Account
+	sum   gputime.Account
 	known bool
-	asks  int                      // how often it was asked
-	begun bool                     // sum is of a time in which we asked
-	span  time.Duration            // since the look before; 0: nothing new
-	use   map[uint32]ctxswitch.Use // in that, by pid of the host
-	works bool                     // some job of ours did
-	ours  time.Duration            // what such jobs had
+	asks  int                    // how often it was asked
+	begun bool                   // sum is of a time in which we asked
+	span  time.Duration          // since the look before; 0: nothing new
+	use   map[uint32]gputime.Use // in that, by pid of the host
+	works bool                   // some job of ours did
+	ours  time.Duration          // what such jobs had
 }
 
 // namelessFor is how long nobody whom we know has had the card, while jobs of ours launched
@@ -98,7 +98,7 @@ func (e *exact) look() {
 			c.begun = true
 			continue
 		}
-		c.span, c.use = c.sum.At-before.At, map[uint32]ctxswitch.Use{}
+		c.span, c.use = c.sum.At-before.At, map[uint32]gputime.Use{}
 		for pid, use := range c.sum.Uses {
 			c.use[pid] = use.Since(before.Uses[pid])
 		}

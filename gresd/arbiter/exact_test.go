@@ -9,18 +9,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
 type fakeTimes struct {
-	account ctxswitch.Account
+	account gputime.Account
 	known   bool
 	asked   []gpu.UUID
 }
 
-func (f *fakeTimes) OnCard(card gpu.UUID) (ctxswitch.Account, bool) {
+func (f *fakeTimes) OnCard(card gpu.UUID) (gputime.Account, bool) {
 	f.asked = append(f.asked, card)
 	return f.account, f.known
 }
@@ -28,7 +28,7 @@ func (f *fakeTimes) OnCard(card gpu.UUID) (ctxswitch.Account, bool) {
 func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
 	uses := maps.Clone(f.account.Uses)
 	if uses == nil {
-		uses = map[uint32]ctxswitch.Use{}
+		uses = map[uint32]gputime.Use{}
 	}
 	for pid, part := range parts {
 		use := uses[pid]
@@ -37,7 +37,7 @@ func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
 		use.Turns++
 		uses[pid] = use
 	}
-	f.account = ctxswitch.Account{Uses: uses, At: f.account.At + span}
+	f.account = gputime.Account{Uses: uses, At: f.account.At + span}
 }
 
 func notNeeded(gpu.UUID) bool { return false }
@@ -72,7 +72,7 @@ func TestACardIsAskedWhereJobsCompete(t *testing.T) {
 
 // A process that the card's account has forgotten begins anew.
 func TestWhoWasForgottenHadNothingBefore(t *testing.T) {
-	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour, Uses: map[uint32]ctxswitch.Use{90: {Had: 5 * time.Second}}}}
+	times := &fakeTimes{known: true, account: gputime.Account{At: time.Hour, Uses: map[uint32]gputime.Use{90: {Had: 5 * time.Second}}}}
 	card := &cardAccount{}
 	e := exact{times: times, cards: map[gpu.UUID]*cardAccount{"A": card}}
 	e.look()
@@ -95,7 +95,7 @@ func TestWhoWasForgottenHadNothingBefore(t *testing.T) {
 // another one finds none of its own there; it must not take that for jobs that have nothing.
 func TestRecordsThatNumberOtherwiseAreNotBelieved(t *testing.T) {
 	const tick = 50 * time.Millisecond
-	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour}}
+	times := &fakeTimes{known: true, account: gputime.Account{At: time.Hour}}
 	s, now := newSampler(), time.Now()
 	s.exact = exact{times: times, cards: map[gpu.UUID]*cardAccount{"A": {}}}
 	said := 0
@@ -142,7 +142,7 @@ func TestWhatTheCardSaysCounts(t *testing.T) {
 		{"of another pid namespace, not found", 90, false, true, 0.1, false},
 		{"no records", 90, true, false, 0.1, false},
 	} {
-		times := &fakeTimes{known: c.known, account: ctxswitch.Account{At: time.Hour}}
+		times := &fakeTimes{known: c.known, account: gputime.Account{At: time.Hour}}
 		s, now := newSampler(), time.Now()
 		s.exact = exact{times: times, cards: map[gpu.UUID]*cardAccount{gpu.UUID(oneCard[0].UUID): {}}}
 		var sum, span float64
@@ -228,7 +228,7 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 	const tick = 15 * time.Millisecond
 	waits := claim(1, 30, hard, 1)
 	competing := []Claim{waits, claim(2, 70, hard, 1)}
-	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour}}
+	times := &fakeTimes{known: true, account: gputime.Account{At: time.Hour}}
 	e := exact{times: times}
 	for _, pause := range []time.Duration{0, 900 * time.Millisecond, 900 * time.Millisecond} {
 		e.ask([]Claim{waits}, notNeeded) // its neighbour has gone
@@ -262,7 +262,7 @@ func TestALongKernelIsWork(t *testing.T) {
 	for i, v := range []*libvgpu.SlotView{&long, &other} {
 		v.HostPID, v.OnHost, v.Cards[0].Contexts = uint32(90+i), true, 1
 	}
-	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour}}
+	times := &fakeTimes{known: true, account: gputime.Account{At: time.Hour}}
 	s, now := newSampler(), time.Now()
 	s.exact.times = times
 	busy := func(parts map[uint32]float64) (n int) {
@@ -295,7 +295,7 @@ func TestWorkWithoutCUDA(t *testing.T) {
 		v.Cards[0].Contexts = 1
 		return v
 	}
-	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour}}
+	times := &fakeTimes{known: true, account: gputime.Account{At: time.Hour}}
 	s, now, doubts := newSampler(), time.Now(), false
 	s.exact.times = times
 	look := func(v libvgpu.SlotView, parts map[uint32]float64) uint32 {

@@ -19,9 +19,9 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
@@ -40,15 +40,20 @@ type Grants interface {
 // Driver is what the auditor asks. Its calls return in a bounded time.
 type Driver interface {
 	Processes(gpu.UUID) ([]driver.Process, error)
-	Utilization(gpu.UUID, time.Time) ([]driver.Use, error)
 }
 
-// Parts are what an auditor is made of. All but Times must be set.
+// Meter tells how long processes and jobs had a card.
+type Meter interface {
+	OnCard(card gpu.UUID) (gputime.Account, bool)
+	Second(gputime.View) (gputime.Card, map[uint32]gputime.Used)
+}
+
+// Parts are what an auditor is made of. All must be set.
 type Parts struct {
 	Policy config.Audit
 	Grants Grants
 	Driver Driver
-	Times  Times // nil: nobody tells
+	Meter  Meter
 	// Library is libvgpu, as tasks see it.
 	Library string
 	Name    func(gpu.UUID) string           // of a card, for messages
@@ -64,7 +69,6 @@ type Auditor struct {
 	Parts
 	table *table
 	judge *judge
-	uses  map[gpu.UUID]*use
 	wake  wakeup.Bell
 
 	mu       sync.Mutex
@@ -77,7 +81,7 @@ func New(parts Parts) *Auditor {
 	table := newTable("/proc", os.Getpid())
 	table.libraries = namesOf(parts.Library)
 	return &Auditor{
-		Parts: parts, table: table, uses: map[gpu.UUID]*use{}, wake: wakeup.NewBell(),
+		Parts: parts, table: table, wake: wakeup.NewBell(),
 		judge: newJudge(limits{grace: grace, tolerance: tolerance}),
 	}
 }
@@ -140,7 +144,7 @@ func (a *Auditor) step(now time.Time) int {
 	if !quiet { // else nobody can break a rule, and all answered
 		jobs = a.jobs(a.Grants.Open())
 	}
-	fresh, standing := a.judge.look(now, a.cards(held, jobs, now), jobs)
+	fresh, standing := a.judge.look(now, a.cards(held, jobs), jobs)
 	a.table.turn()
 	for _, f := range fresh {
 		a.report(f)
@@ -268,14 +272,14 @@ func (a *Auditor) ask() (cards map[gpu.UUID]*held, quiet bool) {
 		card.listed, card.err = a.Driver.Processes(uuid)
 		quiet = quiet && card.err == nil && len(card.listed) == 0
 		if card.jobs > 1 && len(card.listed) > 0 { // the answer is the next question's
-			a.onCard(uuid)
+			a.Meter.OnCard(uuid)
 		}
 	}
 	return cards, quiet
 }
 
 // cards are those that have answered.
-func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Card {
+func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job) []Card {
 	var cards []Card
 	for uuid, h := range held {
 		if h.err != nil {
@@ -292,16 +296,9 @@ func (a *Auditor) cards(held map[gpu.UUID]*held, jobs []Job, now time.Time) []Ca
 		card.Shared = card.Shared || len(card.Processes) < len(h.listed)
 		a.readLibraries(card, jobs)
 		if jobs != nil && (card.Shared || len(h.listed) > 0 && capped(jobs, uuid)) {
-			a.measure(&card, jobs, now)
-		} else {
-			delete(a.uses, uuid)
+			a.measure(&card, jobs)
 		}
 		cards = append(cards, card)
-	}
-	for uuid := range a.uses {
-		if held[uuid] == nil {
-			delete(a.uses, uuid)
-		}
 	}
 	return cards
 }
@@ -336,36 +333,40 @@ func holdsAny(jobs []Job, id uint32) bool {
 	return slices.ContainsFunc(jobs, func(j Job) bool { return j.ID == id })
 }
 
-// measure asks how the processes on a card used it.
-func (a *Auditor) measure(c *Card, jobs []Job, now time.Time) {
-	u := a.uses[c.UUID]
-	if u == nil {
-		u = &use{}
-		a.uses[c.UUID] = u
-	}
-	samples, err := a.Driver.Utilization(c.UUID, u.since(now))
-	if err != nil {
-		delete(a.uses, c.UUID)
-		return
-	}
-	u.add(samples)
-	var records *ctxswitch.Account
+// measure asks how the processes and jobs on a card used it.
+func (a *Auditor) measure(c *Card, jobs []Job) {
+	card, used := a.Meter.Second(viewOf(*c, jobs))
 	if c.Shared {
-		c.Percent, records = u.mean(), a.onCard(c.UUID)
+		c.Percent = card.Percent()
 	}
-	c.Least = u.leasts.look(*c, jobs, samples, records, now)
+	c.Least = leastOf(used)
 }
 
-// onCard is the newest account of a card, and asks for another one; nil: there is none.
-func (a *Auditor) onCard(uuid gpu.UUID) *ctxswitch.Account {
-	if a.Times == nil {
-		return nil
+func leastOf(used map[uint32]gputime.Used) map[uint32]float64 {
+	least := map[uint32]float64{}
+	for job, u := range used {
+		if u.Known {
+			least[job] = u.Percent
+		}
 	}
-	account, known := a.Times.OnCard(uuid)
-	if !known {
-		return nil
+	return least
+}
+
+func viewOf(c Card, jobs []Job) gputime.View {
+	v := gputime.View{UUID: c.UUID, Owners: map[uint32]uint32{}, Limits: map[uint32]gpu.Share{}, Shared: c.Shared}
+	for _, p := range c.Processes {
+		v.Owners[p.PID] = 0
+		if p.judged() {
+			v.Owners[p.PID] = p.Job
+		}
+		v.MPS = v.MPS || p.Kind&driver.MPSClient != 0
 	}
-	return &account
+	for _, j := range jobs {
+		if share := j.holds(c.UUID); share != nil && share.Capped {
+			v.Limits[j.ID] = share.Cores
+		}
+	}
+	return v
 }
 
 func capped(jobs []Job, uuid gpu.UUID) bool {

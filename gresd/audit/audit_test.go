@@ -19,6 +19,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -310,7 +311,7 @@ func (n *fakeNode) Processes(gpu.UUID) ([]driver.Process, error) { return n.proc
 // A node may have thousands of jobs without processes: they cost nothing each second.
 func TestJobsAreLookedAtWhenACardHasProcesses(t *testing.T) {
 	node := &fakeNode{view: libvgpu.CacheView{Cards: []libvgpu.CacheCard{{UUID: "GPU-a"}}}}
-	a := New(Parts{Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler), Name: func(gpu.UUID) string { return "0" }})
+	a := New(Parts{Grants: node, Driver: node, Meter: node, Log: slog.New(slog.DiscardHandler), Name: func(gpu.UUID) string { return "0" }})
 	for _, test := range []struct {
 		processes []driver.Process
 		err       error
@@ -323,8 +324,10 @@ func TestJobsAreLookedAtWhenACardHasProcesses(t *testing.T) {
 	}
 }
 
-func (n *fakeNode) Utilization(gpu.UUID, time.Time) ([]driver.Use, error) {
-	return nil, errors.New("only asked where jobs compete")
+func (n *fakeNode) OnCard(gpu.UUID) (gputime.Account, bool) { return gputime.Account{}, false }
+
+func (n *fakeNode) Second(gputime.View) (gputime.Card, map[uint32]gputime.Used) {
+	return gputime.Card{}, nil
 }
 
 func TestStep(t *testing.T) {
@@ -338,7 +341,7 @@ func TestStep(t *testing.T) {
 			counts, tells := map[string]int{}, []string{}
 			a := New(Parts{
 				Policy: config.Audit{Unregistered: policy, Exceeded: policy, Strangers: config.AuditReport},
-				Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+				Grants: node, Driver: node, Meter: node, Log: slog.New(slog.DiscardHandler),
 				Name:  func(gpu.UUID) string { return "0" },
 				Tell:  func(_ uint32, text string) { tells = append(tells, text) },
 				Count: func(kind string) { counts[kind]++ },
@@ -432,7 +435,7 @@ func TestJobsWithoutAShareAreAskedAbout(t *testing.T) {
 		}
 		counts := map[string]int{}
 		a := New(Parts{
-			Policy: config.Audit{Strangers: config.AuditReport}, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+			Policy: config.Audit{Strangers: config.AuditReport}, Grants: node, Driver: node, Meter: node, Log: slog.New(slog.DiscardHandler),
 			Name:  func(gpu.UUID) string { return "0" },
 			Tell:  func(uint32, string) {},
 			Count: func(kind string) { counts[kind]++ },

@@ -240,7 +240,7 @@ func TestEscapedIsKilled(t *testing.T) {
 			}
 			var tells []string
 			a := New(Parts{
-				Policy: config.Default().Audit, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+				Policy: config.Default().Audit, Grants: node, Driver: node, Meter: node, Log: slog.New(slog.DiscardHandler),
 				Name: func(gpu.UUID) string { return "0" }, Count: func(string) {},
 				// Told first of what it is, which is the moment before it is killed.
 				Tell: func(_ uint32, text string) { tells = append(tells, text); maps(c.last) },
@@ -278,7 +278,7 @@ func TestABlockedMemoryMapHidesNobody(t *testing.T) {
 			}
 			var tells []string
 			a := New(Parts{
-				Policy: config.Default().Audit, Grants: node, Driver: node, Log: slog.New(slog.DiscardHandler),
+				Policy: config.Default().Audit, Grants: node, Driver: node, Meter: node, Log: slog.New(slog.DiscardHandler),
 				Name: func(gpu.UUID) string { return "0" }, Count: func(string) {},
 				Tell: func(_ uint32, text string) { tells = append(tells, text) },
 			})

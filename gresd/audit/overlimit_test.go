@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
@@ -21,9 +21,9 @@ type second struct {
 
 // watched is a card on which job 7, of process 10, has a limit of 20 %, beside job 8, of process 20.
 type watched struct {
-	leasts leasts
+	work   gputime.Jobs
 	judge  *judge
-	sum    ctxswitch.Account
+	sum    gputime.Account
 	now    time.Time
 	jobs   []Job
 	card   Card
@@ -38,17 +38,17 @@ func newWatched(processes ...Process) *watched {
 	}
 	return &watched{
 		judge: newJudge(limits{}), now: start, jobs: []Job{limited(7, 20), limited(8, 40)}, card: card(processes...),
-		sum: ctxswitch.Account{Uses: map[uint32]ctxswitch.Use{}, At: time.Hour},
+		sum: gputime.Account{Uses: map[uint32]gputime.Use{}, At: time.Hour},
 	}
 }
 
 func (w *watched) pass(seconds ...second) {
 	for _, s := range seconds {
-		var samples []driver.Use
+		look := gputime.Look{Since: w.now.Add(-time.Second), Until: w.now, Percent: map[uint32]float64{}}
 		for pid, percent := range s.samples {
-			samples = append(samples, driver.Use{PID: pid, Percent: percent})
+			look.Percent[pid] = float64(percent)
 		}
-		uses := map[uint32]ctxswitch.Use{}
+		uses := map[uint32]gputime.Use{}
 		for pid, use := range w.sum.Uses {
 			uses[pid] = use
 		}
@@ -57,12 +57,12 @@ func (w *watched) pass(seconds ...second) {
 			use.Had += time.Duration(part * float64(time.Second))
 			uses[pid] = use
 		}
-		w.sum = ctxswitch.Account{Uses: uses, At: w.sum.At + time.Second}
+		w.sum = gputime.Account{Uses: uses, At: w.sum.At + time.Second}
 		records := new(w.sum)
 		if s.there == nil {
 			records = nil
 		}
-		w.card.Least = w.leasts.look(w.card, w.jobs, samples, records, w.now)
+		w.card.Least = leastOf(w.work.Add(viewOf(w.card, w.jobs), []gputime.Look{look}, records))
 		fresh, standing := w.judge.look(w.now, []Card{w.card}, w.jobs)
 		w.stands = false
 		for _, f := range standing {
@@ -244,12 +244,12 @@ func TestWhatIsCapped(t *testing.T) {
 // A process of which nobody knows whose it is may be anybody's.
 func TestAProcessThatCannotBeLookedAtIsNobodys(t *testing.T) {
 	node := &fakeNode{}
-	a := New(Parts{Grants: node, Driver: node, Name: func(gpu.UUID) string { return "0" }})
+	a := New(Parts{Grants: node, Driver: node, Meter: node, Name: func(gpu.UUID) string { return "0" }})
 	a.table = newTable(t.TempDir(), 5)
 	for listed, want := range map[int]bool{0: false, 1: true} {
 		node.processes = make([]driver.Process, listed)
 		held, _ := a.ask()
-		if cards := a.cards(held, nil, start); len(cards) != 1 || cards[0].Shared != want {
+		if cards := a.cards(held, nil); len(cards) != 1 || cards[0].Shared != want {
 			t.Errorf("%d processes: %+v, want shared %v", listed, cards, want)
 		}
 	}

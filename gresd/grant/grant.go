@@ -472,6 +472,13 @@ func (s *Store) Outside(jobID uint32, card int) int64 {
 	return e.grant.Outside(card)
 }
 
+// AddCredit adds a correction to the budget of a job on a card.
+func (s *Store) AddCredit(jobID uint32, card int, d time.Duration) {
+	if e := s.entry(jobID); e != nil {
+		e.grant.AddCredit(card, d)
+	}
+}
+
 // Schedule returns the schedule in force; zero for an unknown job or card.
 func (s *Store) Schedule(jobID uint32, card int) libvgpu.Schedule {
 	e := s.entry(jobID)

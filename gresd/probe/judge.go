@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 )
 
 // Verdict is the result of a slice test.
@@ -43,7 +43,7 @@ var (
 
 // judge returns the verdict on a card from the time that it gave two busy processes, and other
 // processes, in a span.
-func judge(span time.Duration, short, long ctxswitch.Use, others time.Duration) (Verdict, error) {
+func judge(span time.Duration, short, long gputime.Use, others time.Duration) (Verdict, error) {
 	busy := short.Had + long.Had
 	switch {
 	case float64(others) > mostOfOthers*float64(span):

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
@@ -28,7 +28,7 @@ const (
 
 // CardTimes reports how long processes had a card.
 type CardTimes interface {
-	OnCard(gpu.UUID) (ctxswitch.Account, bool)
+	OnCard(gpu.UUID) (gputime.Account, bool)
 	Refused(gpu.UUID) bool
 }
 
@@ -185,17 +185,17 @@ var errNoRecords = errors.New("its records of context switches cannot be read")
 
 // compare judges what two workers have of a card.
 func (t *SliceTester) compare(ctx context.Context, card gpu.UUID, short, long *worker) (Verdict, error) {
-	before, err := t.account(ctx, card, short, long, func(a ctxswitch.Account) bool {
+	before, err := t.account(ctx, card, short, long, func(a gputime.Account) bool {
 		return a.Uses[short.pid()].Turns > 0 && a.Uses[long.pid()].Turns > 0
 	})
 	if err != nil {
 		return Unknown, err
 	}
-	after, err := t.account(ctx, card, short, long, func(a ctxswitch.Account) bool { return a.At >= before.At+measureFor })
+	after, err := t.account(ctx, card, short, long, func(a gputime.Account) bool { return a.At >= before.At+measureFor })
 	if err != nil {
 		return Unknown, err
 	}
-	had := map[uint32]ctxswitch.Use{}
+	had := map[uint32]gputime.Use{}
 	others := time.Duration(0)
 	for pid, use := range after.Uses {
 		had[pid] = use.Since(before.Uses[pid])
@@ -208,7 +208,7 @@ func (t *SliceTester) compare(ctx context.Context, card gpu.UUID, short, long *w
 }
 
 // account waits until both workers have their slices, and for an account of the card that will do.
-func (t *SliceTester) account(ctx context.Context, card gpu.UUID, short, long *worker, ok func(ctxswitch.Account) bool) (ctxswitch.Account, error) {
+func (t *SliceTester) account(ctx context.Context, card gpu.UUID, short, long *worker, ok func(gputime.Account) bool) (gputime.Account, error) {
 	for {
 		s, shortErr := short.hasSlice()
 		l, longErr := long.hasSlice()
@@ -226,7 +226,7 @@ func (t *SliceTester) account(ctx context.Context, card gpu.UUID, short, long *w
 			err = context.Cause(ctx)
 		}
 		if err != nil {
-			return ctxswitch.Account{}, err
+			return gputime.Account{}, err
 		}
 		time.Sleep(lookEvery)
 	}

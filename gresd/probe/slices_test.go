@@ -12,15 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 )
 
 func TestJudge(t *testing.T) {
 	const ms = time.Millisecond
-	had := func(d time.Duration, turns uint64) ctxswitch.Use { return ctxswitch.Use{Had: d, Turns: turns} }
+	had := func(d time.Duration, turns uint64) gputime.Use { return gputime.Use{Had: d, Turns: turns} }
 	for name, c := range map[string]struct {
-		short, long ctxswitch.Use
+		short, long gputime.Use
 		others      time.Duration
 		want        Verdict
 		err         error
@@ -51,10 +51,10 @@ type everybody struct{ pids func() []uint32 }
 
 func (everybody) Refused(gpu.UUID) bool { return false }
 
-func (e everybody) OnCard(gpu.UUID) (ctxswitch.Account, bool) {
-	a := ctxswitch.Account{Uses: map[uint32]ctxswitch.Use{}, At: time.Second}
+func (e everybody) OnCard(gpu.UUID) (gputime.Account, bool) {
+	a := gputime.Account{Uses: map[uint32]gputime.Use{}, At: time.Second}
 	for _, pid := range e.pids() {
-		a.Uses[pid] = ctxswitch.Use{Had: time.Millisecond, Turns: 1}
+		a.Uses[pid] = gputime.Use{Had: time.Millisecond, Turns: 1}
 	}
 	return a, true
 }

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -71,7 +71,7 @@ func is(v *float64, want float64) bool { return v != nil && *v > want-0.01 && *v
 func TestRatesOfTheLastSecond(t *testing.T) {
 	n := newTestNode(t).start()
 	uses := &fakeUses{}
-	n.report.Samples = cardstat.New(uses, func(time.Duration) {})
+	n.report.Samples = gputime.NewSampler(uses, func(time.Duration) {})
 	n.want(n.job(7, 30), wire.Granted)
 	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
 	putOwner(t, n.file(7, "cache"))
@@ -122,7 +122,7 @@ func TestRatesOfTheLastSecond(t *testing.T) {
 // Nobody charges a job that nothing need hold: its time is what the driver saw.
 func TestTimeThatNobodyCharges(t *testing.T) {
 	n := newTestNode(t).start()
-	n.report.Samples = cardstat.New(&fakeUses{}, func(time.Duration) {})
+	n.report.Samples = gputime.NewSampler(&fakeUses{}, func(time.Duration) {})
 	n.want(n.job(7, 30), wire.Granted)
 	putSlot(t, n.file(7, "cache"), 5<<30, 2e9)
 	putOwner(t, n.file(7, "cache"))

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -21,11 +21,11 @@ import (
 // oneAnswers is a driver that tells of the first card only.
 type oneAnswers struct{ card gpu.UUID }
 
-func (o oneAnswers) Cards(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
-	found := map[gpu.UUID]cardstat.Card{}
+func (o oneAnswers) Cards(uuids []gpu.UUID) map[gpu.UUID]gputime.Card {
+	found := map[gpu.UUID]gputime.Card{}
 	for _, uuid := range uuids {
 		if uuid == o.card {
-			found[uuid] = cardstat.Card{Usage: driver.Usage{Memory: 5 << 30, Busy: 93, MemoryBusy: 41, Known: true}}
+			found[uuid] = gputime.Card{Usage: driver.Usage{Memory: 5 << 30, Busy: 93, MemoryBusy: 41, Known: true}}
 		}
 	}
 	return found

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
@@ -38,7 +38,7 @@ func (r *Reporter) Job(jobID uint32, cred wire.Cred) wire.Reply {
 }
 
 // reportOf is the report of a job that has its grant.
-func (r *Reporter) reportOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Card) wire.Report {
+func (r *Reporter) reportOf(rec ledger.Record, samples map[gpu.UUID]gputime.Card) wire.Report {
 	rep := wire.Report{Node: strings.Join(r.Node.List(), ","), Job: r.jobOf(rec, samples, false), Until: time.Now()}
 	view, err := r.Grants.Cache(rec.JobID, viewAge)
 	for i, c := range rec.Placement.Cards {

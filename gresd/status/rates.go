@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -113,7 +113,7 @@ func waitedOf(views map[uint32]libvgpu.CacheView) map[cardOfJob]uint64 {
 
 // percentOf adds up the processes of a job. One that the driver does not list was
 // idle; one whose pid on the host is not known makes the whole unknown.
-func percentOf(view libvgpu.CacheView, card int, lately cardstat.Card) *float64 {
+func percentOf(view libvgpu.CacheView, card int, lately gputime.Card) *float64 {
 	var sum float64
 	for _, slot := range view.Slots {
 		if !slot.Alive || slot.Cards[card].Contexts == 0 {

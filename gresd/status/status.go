@@ -14,10 +14,10 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/cards"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/endedjobs"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
@@ -152,7 +152,7 @@ func (r *Reporter) jobs(processes bool) []wire.Job {
 	return jobs
 }
 
-func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, processes bool) wire.Job {
+func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]gputime.Card, processes bool) wire.Job {
 	job := wire.Job{
 		JobID: rec.JobID, UID: rec.UID, User: rec.User, Account: rec.Account,
 		Partition: rec.Partition, State: string(rec.State), Reason: rec.Reason,
@@ -166,7 +166,7 @@ func (r *Reporter) jobOf(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, 
 	return job
 }
 
-func (r *Reporter) jobCards(rec ledger.Record, samples map[gpu.UUID]cardstat.Card, processes bool) []wire.JobCard {
+func (r *Reporter) jobCards(rec ledger.Record, samples map[gpu.UUID]gputime.Card, processes bool) []wire.JobCard {
 	view, err := r.Grants.Cache(rec.JobID, viewAge)
 	known := err == nil && len(view.Cards) == len(rec.Placement.Cards)
 	var cards []wire.JobCard

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/arbiter"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/cardstat"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -18,7 +18,7 @@ import (
 // Samples is what cards did lately, as the driver tells it. Cards that do not
 // answer are absent.
 type Samples interface {
-	Cards([]gpu.UUID) map[gpu.UUID]cardstat.Card
+	Cards([]gpu.UUID) map[gpu.UUID]gputime.Card
 }
 
 // workOf is the work of a job on a card, if that is known.
@@ -30,7 +30,7 @@ func (r *Reporter) workOf(jobID uint32, card gpu.UUID) (w arbiter.Work, known bo
 }
 
 // samples asks about cards; none where there is nobody to ask.
-func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]cardstat.Card {
+func (r *Reporter) samples(uuids []gpu.UUID) map[gpu.UUID]gputime.Card {
 	if r.Samples == nil {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (r *Reporter) unwatched() (problems []string) {
 }
 
 // samplesOfJobs asks about the cards on which jobs have a share.
-func (r *Reporter) samplesOfJobs(records []ledger.Record) map[gpu.UUID]cardstat.Card {
+func (r *Reporter) samplesOfJobs(records []ledger.Record) map[gpu.UUID]gputime.Card {
 	var uuids []gpu.UUID
 	for _, rec := range records {
 		for _, c := range rec.Placement.Cards {
@@ -145,7 +145,7 @@ func (r *Reporter) addWork(card *wire.JobCard, rec ledger.Record) (by limit) {
 }
 
 // addUse adds what the cache of a job and the driver's samples show of its i-th card.
-func (r *Reporter) addUse(card *wire.JobCard, rec ledger.Record, i int, view libvgpu.CacheView, sample cardstat.Card, processes bool) {
+func (r *Reporter) addUse(card *wire.JobCard, rec ledger.Record, i int, view libvgpu.CacheView, sample gputime.Card, processes bool) {
 	c := view.Cards[i]
 	card.UsedBytes = new(with(c.MemUsed, r.Grants.Outside(rec.JobID, i)))
 	card.GPUSeconds = new(r.gpuTime(rec, gpu.UUID(card.UUID), c.Budget.ChargedNS).Seconds())

@@ -1,15 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch.c - see batch.h. Launches in a row, between an event before and an event after. */
 #include "batch.h"
+#include "../atomic.h"
 #include "beside.h"
 #include "charge.h"
 #include "event.h"
-#include "measure.h"
 #include "own_time.h"
 #include "reap.h"
 
 /* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
 #define ANCHOR_NS 5000000000u
+/* In so much credit a job's charges need not be exact: events are most of what a gated launch costs
+ * the host. */
+#define AMPLE_NS (BURST_NS / 2)
+/* Nothing says which of several streams worked at a moment. So one in so many launches is measured
+ * alone, to see whether launches differ. There is one stream after such a time without a second. */
+#define ONE_STREAM_NS 100000000u
+#define AMONG_STREAMS_EVERY 64
+
+bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
+		      const struct vgpu_launch *launch, int64_t balance, uint64_t now)
+{
+	if (!launch->samples || launch->waits)
+		return true;
+	if (g->schedule.others || g->beside)
+		return false;
+	if (cost->varies)
+		return true;
+	if (!vgpu_host_bound(g, now) || balance >= AMPLE_NS)
+		return false;
+	return now - g->several_ns > ONE_STREAM_NS || now / 4 % AMONG_STREAMS_EVERY == 0;
+}
 
 /* The newest of the closed batches of a lane while it runs; else NULL. */
 static struct vgpu_stream_batch *running_before(struct lane *l)
@@ -51,8 +72,7 @@ static struct vgpu_stream_batch *open_again(struct lane *l)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + --l->closed) % RING];
 
-	b->single = b->learns = b->waits = false;
-	b->foreign |= b->last_ns <= l->foreign_ns;
+	b->alone = false;
 	l->open = true;
 	return b;
 }
@@ -62,44 +82,36 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					  const struct vgpu_launch *launch, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING], *before;
-	uint64_t est_ns = launch->est_ns;
-	bool learns = !launch->samples || vgpu_measure_suspect(g, cost), waits = launch->waits;
-	bool known = vgpu_measure_known(launch->samples, est_ns);
-	bool single = !learns && vgpu_measure_alone(g, l, cost, est_ns, now);
-	CUevent own_start, end;
+	int64_t balance = LOAD(&vgpu_state.cache.header->budget[g->card].balance_ns);
+	bool alone = vgpu_batch_alone(g, cost, launch, balance, now);
 
-	if (l->open && !learns && !waits && !b->learns && !b->waits && !b->single &&
-	    (b->trusted ? known : !single))
+	if (l->open && !alone && !b->alone)
 		return b;
 	if (l->open) {
 		vgpu_batch_close(l);
 		if (l->open)
 			return b; /* another thread is in it */
 	}
+	if (!l->closed)
+		l->first = 0; /* so that few entries have events */
 	/* One entry stays unused: its end may be the start of the oldest. */
 	if (l->closed >= RING - 2)
 		vgpu_batch_reap(g, now);
 	if (l->closed >= RING - 2)
 		return open_again(l);
 	b = &l->ring[(l->first + l->closed) % RING];
-	own_start = b->own_start;
-	end = b->end;
 	l->open = true; /* one of those with work, from now on */
 	vgpu_gate_beside(g, now);
-	*b = (struct vgpu_stream_batch){.own_start = own_start,
-					.end = end,
+	*b = (struct vgpu_stream_batch){.own_start = b->own_start,
+					.end = b->end,
 					.asked_ns = now,
 					.opened_ns = now,
 					.beside = g->beside,
-					.divided_ns = g->divided_ns,
 					.held_ns = l->held_ns,
-					.foreign_ns = l->foreign_ns,
-					.single = single,
-					.waits = waits,
-					.learns = learns};
+					.alone = alone};
 	vgpu_gate_count(g, 0, now); /* if nothing was on its way, there was no work up to here */
-	if (!single && !waits && vgpu_measure_trust(g, l, known, b->beside, now)) {
-		b->trusted = b->unmeasured = true;
+	if (vgpu_events_barred()) {
+		b->unmeasured = true;
 	} else if ((before = running_before(l)) && before->last_ns > l->foreign_ns) {
 		b->start = before->end;
 		b->tight = true;
@@ -113,14 +125,15 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 	b->own_ns = vgpu_gate_own(g, b->opened_ns);
 	if (vgpu_several_lanes(g)) {
 		g->several_ns = b->opened_ns;
-		place_anchor(l, now);
+		if (!b->unmeasured)
+			place_anchor(l, now);
 	}
 	return b;
 }
 
 static bool can_record(const struct lane *l)
 {
-	return !l->thread || l->thread == &vgpu_this_thread;
+	return !vgpu_events_barred() && (!l->thread || l->thread == &vgpu_this_thread);
 }
 
 void vgpu_batch_mark(struct lane *l)
@@ -138,11 +151,10 @@ static bool record_end(struct lane *l, struct vgpu_stream_batch *b)
 	bool pushed, ok;
 
 	if (!can_record(l)) {
-		__atomic_store_n(&l->marks, true,
-				 __ATOMIC_RELAXED); /* launches look without the lock */
+		STORE(&l->marks, true); /* launches look without the lock */
 		return b->marked == b->launches;
 	}
-	__atomic_store_n(&l->marks, false, __ATOMIC_RELAXED);
+	STORE(&l->marks, false);
 	ok = vgpu_event_enter(l->context->ctx, &pushed) && vgpu_event_record(l, &b->end);
 	vgpu_event_leave(pushed);
 	return ok;
@@ -158,44 +170,13 @@ void vgpu_batch_close(struct lane *l)
 		l->open = false;
 		return;
 	}
-	b->solid = b->tight && !b->foreign && running_before(l);
-	if (b->launches != b->ticked && !b->trusted)
+	b->solid = b->tight && running_before(l);
+	if (b->launches != b->ticked)
 		b->last_ns = vgpu_now();
 	if (!b->unmeasured && !record_end(l, b))
 		b->unmeasured = true;
-	if (!b->unmeasured)
-		b->recorded_ns = vgpu_now();
+	b->recorded_ns = vgpu_now();
 	l->open = false;
-	l->closed++;
-}
-
-void vgpu_batch_prove(const struct gate *g, struct lane *l)
-{
-	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
-	bool trusted = l->closed && l->ring[(l->first + l->closed - 1) % RING].trusted;
-	uint64_t now;
-
-	/* Whatever is launched next finds an entry: this one cannot go on. */
-	if (l->open || l->busy || l->context->ends || l->closed >= RING - 3 ||
-	    !(trusted || l->proof.unproven))
-		return;
-	now = vgpu_now();
-	if (!l->stream) { /* destroyed */
-		l->proof.unproven = false;
-		return;
-	}
-	*b = (struct vgpu_stream_batch){.own_start = b->own_start,
-					.end = b->end,
-					.last_ns = now,
-					.asked_ns = now,
-					.own_ns = vgpu_gate_own(g, now),
-					.foreign_ns = l->foreign_ns};
-	if (!record_end(l, b)) {
-		l->proof.unproven = false; /* nobody will tell */
-		return;
-	}
-	b->start = b->end;
-	b->opened_ns = vgpu_now();
 	l->closed++;
 }
 

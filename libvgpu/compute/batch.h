@@ -5,6 +5,10 @@
 
 #include "gates.h"
 
+/* The launch is a batch of its own: its length is not known, or launches of its function differ, or
+ * the card waits for the host between launches and the job's budget is low. */
+bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
+		      const struct vgpu_launch *launch, int64_t balance, uint64_t now);
 /* The batch that takes the next launch, opened if need be. */
 struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 					  const struct vgpu_cost *cost,
@@ -12,9 +16,6 @@ struct vgpu_stream_batch *vgpu_batch_open(struct gate *g, struct lane *l,
 /* Ends the open batch unless a launch is between gate and driver. Whatever context is
  * current. */
 void vgpu_batch_close(struct lane *l);
-/* Puts an event behind work that went by its estimates, if there is some and nothing else
- * will tell how long it took. */
-void vgpu_batch_prove(const struct gate *g, struct lane *l);
 /* The same, where this thread can see to it that the batch is measured. */
 void vgpu_batch_end(struct lane *l);
 /* Records the end of the open batch behind its last launch; of a lane with marks. */

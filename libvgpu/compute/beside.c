@@ -51,12 +51,6 @@ static uint32_t more_contexts(const struct gate *g)
 
 void vgpu_gate_beside(struct gate *g, uint64_t now)
 {
-	uint64_t past = now > g->divided_at_ns ? now - g->divided_at_ns : 0;
-	uint32_t before = g->beside;
-
 	vgpu_inflight_beside(g, now, &g->procs);
 	g->beside = g->procs + more_contexts(g);
-	/* Between two looks there were as many as at the one for half of the time. */
-	g->divided_ns += past / 2 / (1 + before) + past / 2 / (1 + g->beside);
-	g->divided_at_ns = now;
 }

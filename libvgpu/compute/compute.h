@@ -16,7 +16,6 @@ struct vgpu_launch {
 	uint64_t key; /* function and grid, or graph */
 	struct vgpu_stream_batch *batch;
 	struct lane *lane;
-	struct vgpu_apart *apart; /* where there is no lane */
 	bool past;                /* went past a budget that was used up (vgpu_gate_past) */
 	uint32_t samples;         /* so often its key was measured before */
 	uint64_t est_ns, more_ns; /* what it is taken for, and may take beyond that */
@@ -35,6 +34,9 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
  * of all streams when stream is NULL: work after it is another batch. other: what comes next
  * in the stream takes its time, but is no work of the card's. */
 void vgpu_gate_boundary(CUstream stream, bool other);
+/* The program records an event in the stream: its open batch ends. If the event is the first of two that
+ * measure a launch, the launch's wait for the budget comes before it. */
+void vgpu_gate_record(CUstream stream);
 /* From this size on a copy between card and host counts as other work in its stream. */
 #define SMALL_BYTES (64u << 10)
 /* Returns when no thread of ours is at event calls any more that began before
@@ -46,9 +48,8 @@ void vgpu_gate_drop_stream(CUstream stream);
  * vgpu_gate_ended(), which forgets it if it is gone. */
 void vgpu_gate_ends(CUcontext ctx);
 void vgpu_gate_ended(CUcontext ctx, bool gone);
-/* The host has waited for work, since the time began: what took long is charged at once, for the
- * process may end now, and what took longer than it was taken for puts estimates in doubt. */
-void vgpu_gate_waited(int card, uint64_t began);
+/* The host has waited for work. Long work is charged at once: the process may end now. */
+void vgpu_gate_waited(int card);
 /* Watcher's turn: closes idle batches, reaps completed ones. Returns true
  * while any is open or in flight. */
 bool vgpu_gate_tick(void);

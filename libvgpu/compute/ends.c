@@ -5,29 +5,25 @@
  */
 #include <string.h>
 
-#include "apart.h"
 #include "batch.h"
 #include "event.h"
 #include "gate.h"
 #include "lane.h"
 #include "reap.h"
+#include "wait.h"
 
 /* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
  * for it takes a hundredth of that. */
 #define LASTED_NS 500000u
-/* A host may wake so late. */
-#define SURPRISE_NS 100000u
 
-static void end_work(struct gate *g, struct lane *l, CUstream stream, bool other)
+static void end_work(struct lane *l, CUstream stream, bool other)
 {
 	if (!l->context || (stream && l->stream != stream))
 		return;
 	if (l->open)
 		vgpu_batch_end(l);
-	if (!other)
-		return;
-	vgpu_batch_prove(g, l);
-	l->foreign_ns = vgpu_now();
+	if (other)
+		l->foreign_ns = vgpu_now();
 }
 
 void vgpu_gate_boundary(CUstream stream, bool other)
@@ -39,21 +35,44 @@ void vgpu_gate_boundary(CUstream stream, bool other)
 
 		vgpu_gate_hold(g);
 		for (unsigned k = 0; k < g->lanes && !vgpu_events_barred(); k++)
-			end_work(g, &g->lane[k], stream, other);
+			end_work(&g->lane[k], stream, other);
 		vgpu_gate_release(g);
 	}
 }
 
-/* The wait took longer than the estimates of what was waited for, which is not measured. */
-static bool surprising(const struct gate *g, const struct lane *l, uint64_t waited)
+/* No launch came since the last event. The next one probably does, in the stream of the last. */
+static void wait_before_event(struct gate *g, const struct lane *l)
 {
-	bool trusted = l->closed && l->ring[(l->first + l->closed - 1) % RING].trusted;
-	uint64_t charged = g->charged_ns - l->proof.charged_ns + g->inflight_ns;
+	struct vgpu_launch next = {.stream = l->stream, .samples = 1};
+	uint64_t since, now;
+	bool events;
 
-	return (trusted || l->proof.unproven) && waited > 2 * charged + SURPRISE_NS;
+	since = vgpu_gate_wait(g, l->context->ctx, &next, &events, &now);
+	vgpu_order_leave(&vgpu_state.cache.header->budget[g->card], since);
 }
 
-void vgpu_gate_waited(int card, uint64_t began)
+void vgpu_gate_record(CUstream stream)
+{
+	vgpu_gate_boundary(stream, false);
+	if (vgpu_inside || vgpu_capturing())
+		return;
+	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
+		struct gate *g = &vgpu_gates[i];
+		struct lane *l;
+
+		vgpu_gate_hold(g);
+		l = g->last;
+		if (l && l->context && l->stream == stream && l->thread == vgpu_stream_thread(stream)) {
+			if (!l->launched && vgpu_only_budget(g))
+				wait_before_event(g, l);
+			else
+				l->launched = false;
+		}
+		vgpu_gate_release(g);
+	}
+}
+
+void vgpu_gate_waited(int card)
 {
 	struct gate *g = &vgpu_gates[card];
 	uint64_t now = vgpu_now();
@@ -66,10 +85,8 @@ void vgpu_gate_waited(int card, uint64_t began)
 		const struct lane *l = &g->lane[k];
 
 		lasted |= l->closed && now - l->ring[l->first].opened_ns > LASTED_NS;
-		if (surprising(g, l, now - began))
-			g->surprised_ns = now;
 	}
-	if ((lasted || g->apart) && !vgpu_events_barred())
+	if (lasted && !vgpu_events_barred())
 		vgpu_batch_reap(g, now);
 	vgpu_gate_release(g);
 }
@@ -86,17 +103,14 @@ void vgpu_gate_capture(void)
 		vgpu_gate_hold(g);
 		for (unsigned k = 0; k < g->lanes; k++)
 			vgpu_event_recorded(g, &g->lane[k]);
-		vgpu_apart_recorded(g);
 		vgpu_gate_release(g);
 	}
 }
 
 static void end_lane(struct gate *g, struct lane *l)
 {
-	if (!vgpu_events_barred()) {
+	if (!vgpu_events_barred())
 		vgpu_batch_close(l);
-		vgpu_batch_prove(g, l);
-	}
 	if (l->open)
 		vgpu_lane_drop(g, l);
 	l->stream = NULL;
@@ -123,15 +137,14 @@ static void context_ends(struct gate *g, CUcontext ctx)
 {
 	struct gate_context *c = vgpu_context_find(g, ctx);
 
-	if (!c && !g->apart)
+	if (!c)
 		return;
 	if (!vgpu_events_barred()) {
-		for (unsigned i = 0; c && i < g->lanes; i++)
+		for (unsigned i = 0; i < g->lanes; i++)
 			if (g->lane[i].context == c)
 				vgpu_batch_end(&g->lane[i]);
 		vgpu_batch_reap(g, vgpu_now());
 	}
-	vgpu_apart_ends(g, ctx, true);
 	c = vgpu_context_find(g, ctx);
 	if (c)
 		c->ends++;
@@ -150,7 +163,6 @@ void vgpu_gate_ends(CUcontext ctx)
 		for (unsigned k = 0; k < g->lanes; k++)
 			if (g->lane[k].context && g->lane[k].context->ctx == ctx)
 				vgpu_event_wait(g, &g->lane[k]);
-		vgpu_apart_wait(g, ctx);
 		vgpu_gate_release(g);
 	}
 }
@@ -159,9 +171,6 @@ static void context_ended(struct gate *g, CUcontext ctx, bool gone)
 {
 	struct gate_context *c = vgpu_context_find(g, ctx);
 
-	vgpu_apart_ends(g, ctx, false);
-	if (gone)
-		vgpu_apart_drop(g, ctx);
 	if (!c)
 		return;
 	c->ends -= c->ends != 0;
@@ -201,8 +210,7 @@ void vgpu_gate_in_child(void)
 		memset(vgpu_gates[i].lane, 0, vgpu_gates[i].lanes * sizeof vgpu_gates[i].lane[0]);
 		memset(vgpu_gates[i].context, 0, sizeof vgpu_gates[i].context);
 		vgpu_gates[i].inflight_ns = vgpu_gates[i].more_ns = vgpu_gates[i].owed_ns = 0;
-		vgpu_gates[i].queues_since_ns = 0;
+		vgpu_gates[i].queues_since_ns = vgpu_gates[i].laneless_ns = 0;
 		vgpu_gates[i].last = NULL;
-		vgpu_gates[i].apart = NULL;
 	}
 }

@@ -11,23 +11,22 @@
 #define _GNU_SOURCE
 #include "gate.h"
 #include "../job/cards.h"
-#include "apart.h"
 #include "batch.h"
+#include "charge.h"
 #include "event.h"
 #include "lane.h"
-#include "measure.h"
 #include "own_time.h"
 #include "reap.h"
 #include "wait.h"
 
 /* A batch without launches for this long is closed by the watcher. */
 #define IDLE_CLOSE_NS 300000u
-/* Work that went by its estimates, with none after it, is seen to have ended so often. */
-#define PROVE_NS 5000000u
 /* Launches that go by one check of the budget and of completions, if their costs are well known or
  * not. A check at each launch would cost more than all the rest. */
 #define QUICK_MAX 128
 #define QUICK_UNSURE 4
+/* A cost is well known that was learned from so many batches. */
+#define SURE_SAMPLES 32
 
 /* Kernels of several processes may wait for each other. A launch takes at most this from the budget in
  * advance: else each wait would lengthen the next one. The rest is charged when the kernel ends. */
@@ -140,12 +139,9 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
 	balance = __atomic_load_n(&budget->balance_ns, __ATOMIC_RELAXED);
-	if (b->learns || b->single || b->waits ||
-	    (b->trusted && !vgpu_measure_known(l->samples, l->est_ns)) || b->est_ns >= BATCH_NS ||
-	    g->inflight_ns + l->est_ns > vgpu_quantum(g) || vgpu_may_be_long(g, l) ||
-	    __atomic_load_n(&budget->dry, __ATOMIC_RELAXED) || balance <= (int64_t)g->owed_ns ||
-	    vgpu_measure_unproven(g, lane, cost, l->est_ns, balance) ||
-	    vgpu_measure_suspect(g, cost) || vgpu_measure_each(g, cost))
+	if (b->alone || b->est_ns >= BATCH_NS || g->inflight_ns + l->est_ns > vgpu_quantum(g) ||
+	    vgpu_may_be_long(g, l) || LOAD(&budget->dry) || balance <= (int64_t)g->owed_ns ||
+	    vgpu_batch_alone(g, cost, l, balance, g->reaped_ns))
 		return NULL;
 	g->quick_left -= weight;
 	g->owed_ns += l->est_ns;
@@ -169,6 +165,7 @@ static void join_batch(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *
 
 	b->entered++;
 	b->launches++;
+	l->lane->launched = true;
 	__atomic_store_n(&b->est_ns, b->est_ns + l->est_ns, __ATOMIC_RELAXED);
 	add_func(b, cost, l->est_ns);
 	b->more_ns += l->more_ns;
@@ -205,18 +202,35 @@ static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx,
 	return true;
 }
 
-/* Nothing will tell what it took. */
-static void charge_unmeasured(struct gate *g, struct vgpu_launch *l, struct vgpu_cost *cost)
+static bool all_lanes_busy(const struct gate *g)
 {
-	l->est_ns += l->more_ns;
-	if (!l->samples) {
-		cost->unseen++;
-		cost->unseen_ns += l->est_ns;
-	}
-	g->charged_ns += l->est_ns;
-	__atomic_add_fetch(&vgpu_state.cache.header->budget[l->card].charged_ns, l->est_ns,
-			   __ATOMIC_RELAXED);
-	__atomic_add_fetch(&vgpu_my(l->card)->gpu_ns, l->est_ns, __ATOMIC_RELAXED);
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < g->lanes; i++)
+		n += g->lane[i].closed || g->lane[i].open;
+	return n == LANES;
+}
+
+/* Launches without a lane have no events. They are charged all the time until a lane is free. */
+static void charge_laneless(struct gate *g, uint64_t now)
+{
+	uint64_t since = g->laneless_ns, ns;
+
+	if (likely(!since))
+		return;
+	ns = (uint64_t)(vgpu_gate_count(g, (double)(now - since), now) *
+			vgpu_own_part(g, g->laneless_own_ns, since, now));
+	vgpu_gate_charge(g, ns, 0, ns);
+	g->laneless_ns = all_lanes_busy(g) ? now : 0;
+	g->laneless_own_ns = vgpu_gate_own(g, now);
+}
+
+static void without_lane(struct gate *g, struct vgpu_launch *l, uint64_t now)
+{
+	charge_laneless(g, now);
+	g->laneless_ns = now;
+	g->laneless_own_ns = vgpu_gate_own(g, now);
+	vgpu_gate_charge(g, l->est_ns, l->est_ns, l->est_ns);
 }
 
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns)
@@ -226,10 +240,9 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	struct gate *g;
 	CUcontext ctx = NULL;
 	bool events = true;
-	uint64_t since = 0, now;
+	uint64_t since = 0, now = 0;
 
 	l->batch = NULL;
-	l->apart = NULL;
 	l->past = false;
 	if (!gated(l, stream, &ctx, &events)) {
 		l->card = -1;
@@ -258,23 +271,19 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 		}
 		pay(g);
 		since = vgpu_gate_wait(g, ctx, l, &events, &now);
-		/* At random, lest the same launches of a step be measured alone. */
-		g->quick_left =
-			vgpu_host_bound(g) ? 1 + (unsigned)(now / 16 % QUICK_MAX) : QUICK_MAX;
-		l->lane = events ? vgpu_lane_free(g, ctx, stream) : NULL;
+		g->quick_left = QUICK_MAX;
+		l->lane = vgpu_lane_free(g, ctx, stream);
 		if (l->lane != g->last)
-			g->other_ns = now;
+			g->several_ns = now;
 		g->last = l->lane;
 		if (l->lane)
 			l->batch = vgpu_batch_open(g, l->lane, cost, l, now);
-		else
-			l->apart = vgpu_apart_enter(g, ctx, l, now);
 		vgpu_inside = false;
 	}
 	if (l->batch)
 		join_batch(g, l, cost);
-	else if (!l->apart)
-		charge_unmeasured(g, l, cost);
+	else
+		without_lane(g, l, now);
 	if (since) {
 		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
 		vgpu_order_leave(budget, since);
@@ -318,17 +327,10 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 	struct gate *g;
 	bool full;
 
-	if (l->card < 0 || (!b && !l->apart))
+	if (l->card < 0 || !b)
 		return;
 	g = &vgpu_gates[l->card];
-	if (unlikely(!b)) {
-		vgpu_gate_hold(g);
-		vgpu_apart_leave(g, l, result);
-		vgpu_gate_release(g);
-		return;
-	}
-	full = b->learns || b->single || b->waits ||
-	       __atomic_load_n(&b->est_ns, __ATOMIC_RELAXED) >= BATCH_NS;
+	full = b->alone || LOAD(&b->est_ns) >= BATCH_NS;
 	if (likely(result == CUDA_SUCCESS && !full &&
 		   !__atomic_load_n(&l->lane->marks, __ATOMIC_RELAXED))) {
 		leave_batch(b);
@@ -339,23 +341,18 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result)
 		if (result != CUDA_SUCCESS && vgpu_batch_held(b))
 			leave_failed(g, l);
 		leave_batch(b);
-		if (full && !vgpu_events_barred())
-			vgpu_batch_close(l->lane);
-		else if (l->lane->marks && !vgpu_events_barred())
+		if (full)
+			vgpu_batch_end(l->lane);
+		else if (l->lane->marks)
 			vgpu_batch_mark(l->lane);
 	}
 	vgpu_gate_release(g);
 }
 
-static bool tick_lane(const struct gate *g, struct lane *l, uint64_t now)
+static bool tick_lane(struct lane *l, uint64_t now)
 {
 	struct vgpu_stream_batch *b = &l->ring[(l->first + l->closed) % RING];
 
-	if (!l->open && !l->closed && l->proof.unproven) {
-		if (now - l->proof.host_ns >= PROVE_NS)
-			vgpu_batch_prove(g, l);
-		return true;
-	}
 	if (!l->open || l->busy || l->context->ends || vgpu_batch_held(b))
 		return l->open;
 	if (b->launches != b->ticked) {
@@ -387,9 +384,10 @@ bool vgpu_gate_tick(void)
 		vgpu_inside = true;
 		pay(g);
 		for (unsigned k = 0; k < g->lanes; k++)
-			busy |= tick_lane(g, &g->lane[k], now) || g->lane[k].closed;
-		busy |= g->apart != NULL;
+			busy |= tick_lane(&g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);
+		charge_laneless(g, now);
+		busy |= g->laneless_ns != 0;
 		/* gresd hands the card over when the job's work is done; nobody but this
 		 * thread sees that while the program waits for it. */
 		if (vgpu_takes_turns(g))

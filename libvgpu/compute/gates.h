@@ -19,17 +19,13 @@
 #include "costs.h"
 #include "cover.h"
 
-#define LANES 32
+#define LANES 128
 #define RING 16
 #define FUNCS 16
 #define CONTEXTS 16
 
 /* A batch is closed when it holds this much estimated work. */
 #define BATCH_NS 500000u
-/* Launches of kernels shorter than this may have host gaps between them. */
-#define SHORT_NS 300000u
-/* Batches of kernels up to this length hold so many that their sum is well known. */
-#define BRIEF_NS 20000u
 
 struct vgpu_stream_batch {
 	CUevent own_start, end, start; /* start: own_start, or the end before */
@@ -38,8 +34,8 @@ struct vgpu_stream_batch {
 	/* Host times: before and after the start event is recorded, the first launch has
 	 * returned, no launch came after it, the end event is recorded. */
 	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
-	uint64_t own_ns, divided_ns;  /* of the gate when it was opened */
-	uint64_t held_ns, foreign_ns; /* of the lane then */
+	uint64_t own_ns;              /* of the gate when it was opened */
+	uint64_t held_ns;             /* of the lane then */
 	uint32_t launches;            /* entered the gate, and did not fail */
 	uint32_t entered;             /* the gate, with the lock held */
 	uint32_t left;   /* of them, those that were launched; grows without the lock */
@@ -48,17 +44,12 @@ struct vgpu_stream_batch {
 	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
-	bool foreign;    /* something that is no work is between its launches */
-	bool single;     /* of one launch: closed at once */
+	bool alone;      /* of one launch: closed at once */
 	uint32_t marked; /* so many launches are before its end event; lane.marks */
-	bool waits;      /* of one launch, in which the driver may wait: closed at once */
-	bool learns;     /* of one function without an estimate: closed at once */
-	bool unmeasured; /* no events: the estimate is the charge */
-	bool trusted;    /* and that on purpose */
+	bool unmeasured; /* an event is missing: all of the time since its launch is charged */
 	bool past;       /* went past a budget that was used up (vgpu_gate_past) */
 	struct vgpu_cost_part func[FUNCS];
 	uint64_t rest_ns; /* estimated work of functions beyond FUNCS */
-	double so_far_ns; /* of its time, while it is on its way, so much is in gate.spans_ns */
 };
 
 /* CU_STREAM_PER_THREAD is another stream in each thread: whose it is here, or NULL. */
@@ -90,17 +81,6 @@ struct gate_context {
 	struct vgpu_cover cover;
 };
 
-/* The end of the last measured batch of a lane. Work that went by its estimates since then is
- * unproven: its time is seen when another batch is measured. */
-struct proof {
-	CUevent end;
-	uint64_t host_ns;    /* it was recorded later than that; 0: there is none */
-	uint64_t since_ns;   /* when the batch was opened */
-	uint64_t own_ns;     /* of the gate then */
-	uint64_t charged_ns; /* of the gate, with that batch */
-	bool unproven;
-};
-
 struct lane {
 	struct gate_context *context; /* NULL: free */
 	CUstream stream;              /* NULL: destroyed */
@@ -116,8 +96,8 @@ struct lane {
 	/* For so long it had work in flight while launches of other streams were held: that
 	 * work may have been waiting for them. */
 	uint64_t held_ns;
-	struct proof proof;
 	uint64_t foreign_ns; /* when something was last put into the stream that is no work */
+	bool launched;       /* since the program last recorded an event in the stream */
 };
 
 struct gate {
@@ -132,40 +112,25 @@ struct gate {
 	uint64_t reaped_ns;            /* when completions were last asked for */
 	uint64_t past_ns;              /* until then no launch goes past a budget that is used up */
 	unsigned quick_left;           /* QUICK_MAX, less by what has gone by the last look */
-	unsigned trust_left;           /* so many batches more may be charged by their estimates */
 	struct lane *last;             /* of the last launch, or NULL */
-	uint64_t other_ns;     /* when a launch last went to another lane than the one before */
 	uint64_t several_ns;   /* when several streams last had work at a time */
-	uint64_t charged_ns;   /* by measured time or by estimates */
-	uint64_t surprised_ns; /* when a host last waited for longer than the estimates say */
-	uint64_t gated_ns;     /* when another gate began: launches may have passed without one */
-	double usual_gap_ns;   /* median of what a first launch takes the host */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
 	/* When last looked, so many other processes of the job had work on the card; and with
 	 * other contexts of this one. */
 	uint32_t procs, beside;
-	/* The time divided by their number and this one, up to divided_at_ns. */
-	uint64_t divided_ns, divided_at_ns;
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
-	/* What work that was charged by estimates was charged too little, by the time that
-	 * it took; bounded. */
-	double short_ns;
-	/* Covered by batches of streams beside each other, and not charged: without and with
-	 * company (streams.c). */
-	double idle_ns[2];
-	/* Of the last such batches without company: their times, the time that these cover, and
-	 * which part of a batch's time is its own, by that. 0: not known. */
-	double spans_ns, covered_ns, own_part;
+	/* Of the last batches of streams beside each other: their times, and what these cover. */
+	double spans_ns, covered_ns;
+	/* Since then launches without a lane are not charged, and the job's own time then. 0: there are
+	 * none. */
+	uint64_t laneless_ns, laneless_own_ns;
 	/* Since then work that is not CUDA's is on the card and not charged (queues.c), and the
 	 * job's own time then. 0: there is none. */
 	uint64_t queues_since_ns, queues_own_ns;
 	struct gate_context context[CONTEXTS];
 	uint64_t uses;
-	struct vgpu_apart *apart; /* launches without a lane (apart.h) */
-	/* Of the last batches, the part in which the card can have waited for the host for half of
-	 * the time. */
-	float waited;
+	uint64_t gaps_ns; /* when a batch last ended in which the card waited for the host */
 	unsigned lanes; /* so many have been in use */
 	struct lane lane[LANES];
 };
@@ -180,8 +145,6 @@ extern pthread_mutex_t vgpu_any_lock;
 #define QUANTUM_NS 1000000u
 /* Credit an idle job may save: a short burst goes through undisturbed. */
 #define BURST_NS 5000000
-/* A cost is well known that was learned from so many batches. */
-#define SURE_SAMPLES 32
 
 /* Work of so many nanoseconds goes past the budget: it pays by time, in which none does. */
 static inline void vgpu_gate_past(struct gate *g, uint64_t ns, uint64_t now)
@@ -204,10 +167,19 @@ static inline bool vgpu_only_budget(const struct gate *g)
 	return g->schedule.gate == VGPU_GATE_BUDGET && !g->concurrent && !g->schedule.others;
 }
 
-/* Its batches say little of what kernels cost: as much as the host takes to launch them. */
-static inline bool vgpu_host_bound(const struct gate *g)
+/* The card waits for the host between launches: for so long after a batch that shows it. Then the
+ * next batch of several launches tells. */
+#define GAPS_NS 100000000u
+
+static inline bool vgpu_host_bound(const struct gate *g, uint64_t now)
 {
-	return g->waited > 0.5f;
+	return now - g->gaps_ns < GAPS_NS;
+}
+
+/* Other streams may have run in the batch's time. */
+static inline bool vgpu_streams_beside(const struct gate *g, const struct vgpu_stream_batch *b)
+{
+	return g->several_ns >= b->opened_ns;
 }
 
 static inline bool vgpu_several_lanes(const struct gate *g)

@@ -4,6 +4,7 @@
 
 #include "event.h"
 #include "lane.h"
+#include "reap.h"
 
 __thread char vgpu_this_thread;
 
@@ -18,7 +19,7 @@ struct gate_context *vgpu_context_find(struct gate *g, CUcontext ctx)
 /* Nothing of it is on its way, and no thread is at its events. */
 static bool idle(const struct lane *l)
 {
-	return !l->open && !l->closed && !l->busy && !l->proof.unproven;
+	return !l->open && !l->closed && !l->busy;
 }
 
 static bool context_idle(const struct gate *g, const struct gate_context *c)
@@ -40,7 +41,6 @@ static void forget_events(struct lane *l)
 			vgpu_event_destroy(&l->ring[i].own_start);
 			vgpu_event_destroy(&l->ring[i].end);
 		}
-		vgpu_event_destroy(&l->proof.end);
 	}
 	vgpu_event_leave(pushed);
 	memset(l, 0, sizeof *l);
@@ -112,21 +112,29 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	spare->context = c;
 	spare->stream = stream;
 	spare->thread = thread;
-	spare->proof.host_ns = 0;
-	spare->proof.unproven = false;
 	__atomic_store_n(&spare->marks, false, __ATOMIC_RELAXED);
 	if (g->lanes < spare - g->lane + 1)
 		g->lanes = (unsigned)(spare - g->lane + 1);
 	return spare;
 }
 
+/* All batches of the lane are taken, and something that is no work is behind the last one: one more
+ * launch would be charged for that. */
+static bool full(const struct lane *l)
+{
+	return l->closed >= RING - 2 && !l->open &&
+	       l->ring[(l->first + l->closed - 1) % RING].last_ns <= l->foreign_ns;
+}
+
 struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream)
 {
 	struct lane *l = vgpu_lane_of(g, ctx, stream);
 
-	while (l && l->busy) {
+	for (unsigned i = 0; i < NAPS && (!l || l->busy || full(l));) {
+		i += !l || !l->busy;
 		vgpu_gate_nap(g, NAP_NS);
-		l = vgpu_events_barred() ? NULL : vgpu_lane_of(g, ctx, stream);
+		vgpu_batch_reap(g, vgpu_now());
+		l = vgpu_lane_of(g, ctx, stream);
 	}
 	return l;
 }

@@ -18,22 +18,12 @@ void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t no
 	g->own_at_ns = now;
 	if (s->others != g->schedule.others || s->least_ppm != g->schedule.least_ppm)
 		g->others_at_ns = now;
-	if (s->gate != g->schedule.gate)
-		g->gated_ns = now;
 	g->schedule = *s;
-}
-
-static double part_of(uint64_t own, uint64_t since, uint64_t now)
-{
-	return now <= since || own >= now - since ? 1 : (double)own / (double)(now - since);
 }
 
 double vgpu_own_part(const struct gate *g, uint64_t own_ns, uint64_t since, uint64_t now)
 {
-	return part_of(vgpu_gate_own(g, now) - own_ns, since, now);
-}
+	uint64_t own = vgpu_gate_own(g, now) - own_ns;
 
-double vgpu_own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t since, uint64_t now)
-{
-	return part_of(g->divided_ns - divided_ns, since, now);
+	return now <= since || own >= now - since ? 1 : (double)own / (double)(now - since);
 }

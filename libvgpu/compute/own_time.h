@@ -11,9 +11,6 @@ uint64_t vgpu_gate_own(const struct gate *g, uint64_t now);
 /* What part of the time since then was the job's own; own_ns: of the gate then. Other jobs come and go
  * while a batch is on its way: what holds when it is seen to have ended does not say. */
 double vgpu_own_part(const struct gate *g, uint64_t own_ns, uint64_t since, uint64_t now);
-/* And of that, this process's, on the average: while several of the job have work on the card,
- * each has as much of the time. */
-double vgpu_own_of_job(const struct gate *g, uint64_t divided_ns, uint64_t since, uint64_t now);
 /* s holds from now on. */
 void vgpu_gate_follow(struct gate *g, const struct vgpu_schedule *s, uint64_t now);
 

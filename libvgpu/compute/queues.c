@@ -294,6 +294,7 @@ static bool may_go(unsigned card, unsigned here, uint64_t since, uint64_t now, u
 		return true;
 	in_flight = here * mean(card) + g->inflight_ns + vgpu_inflight_beside(g, now, &procs);
 	vgpu_budget_refill(budget, now, g->schedule.cores, (int64_t)(BURST_NS + in_flight));
+	vgpu_budget_credit(vgpu_state.grant, vgpu_state.cache.header, g->card, BURST_NS);
 	if (!*ns) {
 		*ns = POLL_NS;
 		if (full || (here > 1 && (here + 1) * mean(card) > QUEUE_NS))

@@ -10,7 +10,5 @@ void vgpu_batch_reap(struct gate *g, uint64_t now);
 /* Empties a lane. What is left of it is charged by its estimates, and at least the time since
  * it was launched: no event will tell. */
 void vgpu_lane_drop(struct gate *g, struct lane *l);
-/* The same of launches without a lane, of a context that is gone. */
-void vgpu_apart_drop(struct gate *g, CUcontext ctx);
 
 #endif

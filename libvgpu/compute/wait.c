@@ -340,8 +340,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 	uint64_t began = 0, now = vgpu_now(), in_flight, ns;
 	const struct wish w = {ctx, l, now};
-	/* Asking for completions costs more than all the rest: not at every launch
-	 * that may go anyway. */
+	/* To query completions at each launch that may go anyway costs too much. */
 	bool ask = now - g->reaped_ns > REAP_NS, closed = false;
 
 	for (;; now = vgpu_now()) {
@@ -354,6 +353,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 		vgpu_budget_refill(budget, now, g->schedule.cores,
 				   (int64_t)(in_flight + g->more_ns +
 					     (vgpu_takes_turns(g) ? TURN_BURST_NS : BURST_NS)));
+		vgpu_budget_credit(vgpu_state.grant, vgpu_state.cache.header, g->card, BURST_NS);
 		if (!(g->schedule.gate & VGPU_GATE_BUDGET))
 			forget_balance(budget);
 		if (vgpu_takes_turns(g))

@@ -57,12 +57,14 @@ CUresult cuEventSynchronize(CUevent event)
 	return r;
 }
 
-#define RECORDS(name, per_thread, params, ...)                                     \
-	CUresult name params                                                       \
-	{                                                                          \
-		END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread), false); \
-		vgpu_waits_recorded(event, vgpu_stream(stream, per_thread));       \
-		return vgpu_real.name(__VA_ARGS__);                                \
+#define RECORDS(name, per_thread, params, ...)                               \
+	CUresult name params                                                 \
+	{                                                                    \
+		VGPU_NEED_CUDA(name);                                        \
+		if (unlikely(LOAD(&vgpu_gate_any)))                          \
+			vgpu_gate_record(vgpu_stream(stream, per_thread));   \
+		vgpu_waits_recorded(event, vgpu_stream(stream, per_thread)); \
+		return vgpu_real.name(__VA_ARGS__);                          \
 	}
 #define BOTH_RECORD(name, params, ...)            \
 	RECORDS(name, false, params, __VA_ARGS__) \

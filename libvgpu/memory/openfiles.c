@@ -8,8 +8,10 @@
  *
  * A followed file also gets a mark that belongs to the open file: the signal of F_SETSIG. The kernel
  * sends it only if the program also sets an owner and O_ASYNC. The mark shows that a descriptor still
- * belongs to the file that was followed by it last. This rule needs no call for all files, and it is
- * the only rule for a file that cannot be polled.
+ * belongs to the file that was followed by it last. But the descriptor can belong to another marked
+ * file: an export that another process sent, or a duplicate of another export of this process. The
+ * set then has no entry of this file and number, and takes one. The mark is the only rule for a file
+ * that cannot be polled.
  *
  * The program can close the set, and use its descriptor again. The set has a mark of its own to detect
  * this. Files that only a closed set listed count as open.
@@ -67,12 +69,27 @@ static int open_set(void)
 	return fcntl(set, F_SETSIG, SET_MARK) ? errno : 0;
 }
 
+/* Returns an error of errno, or 0. */
 static int enter(int fd, uint64_t id)
 {
 	struct epoll_event e = {.events = EPOLLET, .data.u64 = id};
-	int error = has_set() ? 0 : open_set();
 
-	return error || epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) == 0 ? error : errno;
+	return epoll_ctl(set, EPOLL_CTL_ADD, fd, &e) ? errno : 0;
+}
+
+/* True if the set has an entry of this number and its present file. */
+static bool is_entered(int fd)
+{
+	int error = enter(fd, 0);
+
+	if (!error)
+		epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL);
+	return error == EEXIST;
+}
+
+static bool is_listed(const struct vgpu_item *file)
+{
+	return file->refs && file->key >= first && has_set();
 }
 
 static void read_set(void)
@@ -93,13 +110,20 @@ static void read_set(void)
 		fclose(f);
 }
 
-/* The file that was followed by this descriptor last, if the descriptor still belongs to it. */
+/* The file that was followed by this number last, if its descriptor still belongs to the file. */
+static bool still_of(const struct vgpu_item *number, struct vgpu_item *file)
+{
+	int fd = (int)number->key;
+
+	return is_marked(fd, FILE_MARK) && vgpu_table_get(&files, number->other, file) &&
+	       (!is_listed(file) || is_entered(fd));
+}
+
 static bool followed_by(int fd, struct vgpu_item *file)
 {
 	struct vgpu_item number;
 
-	return vgpu_table_get(&numbers, (uint64_t)fd, &number) && is_marked(fd, FILE_MARK) &&
-	       vgpu_table_get(&files, number.other, file);
+	return vgpu_table_get(&numbers, (uint64_t)fd, &number) && still_of(&number, file);
 }
 
 int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id)
@@ -110,7 +134,9 @@ int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id)
 		*id = file.key;
 		return 0;
 	}
-	int error = enter(fd, number.other);
+	int error = has_set() ? 0 : open_set();
+	if (!error)
+		error = enter(fd, number.other);
 	if (error && error != EPERM) /* of a file that cannot be polled */
 		return error == EBADF ? -EBADF : -ENOMEM;
 	file = (struct vgpu_item){
@@ -131,7 +157,7 @@ bool vgpu_openfile_exists(uint64_t id)
 		return false;
 	if (followed_by((int)file.other, &by) && by.key == id)
 		return true;
-	if (file.refs && (id < first || !has_set())) /* a closed set lists it */
+	if (file.refs && !is_listed(&file)) /* a closed set lists it */
 		return true;
 	if (file.refs && list == UNREAD)
 		read_set();
@@ -155,7 +181,18 @@ static bool is_same(const struct vgpu_item *number, uint64_t search)
 
 	s->found = s->found ||
 		   (syscall(SYS_kcmp, getpid(), getpid(), 0, s->fd, (int)number->key) == 0 &&
-		    vgpu_table_get(&files, number->other, &s->file));
+		    still_of(number, &s->file));
+	return false;
+}
+
+/* An open file that was followed by the same number before. The descriptor can be of each of them. */
+static bool is_older(const struct vgpu_item *file, uint64_t search)
+{
+	struct search *s = (struct search *)(uintptr_t)search;
+
+	if (file->other == s->file.other && file->key != s->file.key && file->refs &&
+	    (!is_listed(file) || list == UNKNOWN || file->size == reading))
+		s->found = false;
 	return false;
 }
 
@@ -166,6 +203,11 @@ uint64_t vgpu_openfile_find(int fd)
 	s.found = followed_by(fd, &s.file);
 	if (!s.found && is_marked(fd, FILE_MARK))
 		vgpu_table_sweep(&numbers, (uintptr_t)&s, is_same);
+	if (!s.found)
+		return 0;
+	if (list == UNREAD)
+		read_set();
+	vgpu_table_sweep(&files, (uintptr_t)&s, is_older);
 	return s.found ? s.file.owner : 0;
 }
 

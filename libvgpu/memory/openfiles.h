@@ -11,7 +11,8 @@
  * file returns of. Returns 1 if another followed file had this descriptor before, else 0; -EBADF if the
  * descriptor is closed, or -ENOMEM. */
 int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id);
-/* Returns 0 if this process has no other descriptor of the file, and if the file is not followed. */
+/* Returns 0 if the file is not followed, or if this process has no other descriptor of it. Also 0 if two
+ * open files were followed by this descriptor. */
 uint64_t vgpu_openfile_find(int fd);
 /* True if any process, or a message in a socket, still has the open file. Unknown counts as true. The
  * answer false ends the following. Between two calls of vgpu_openfiles_begin the set is read at most

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* costs_test.c - what functions cost is learned from batches of many, as a training
- * step launches them: some batches are measured exactly, of most only bounds are
- * known, and now and then a measurement is wrong altogether. */
+/* costs_test.c - what functions cost is learned from batches of many, as a training step launches
+ * them: some batches are measured exactly, of most only bounds are known. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
@@ -64,7 +63,7 @@ static unsigned batch(struct vgpu_cost_part *parts, double *took, unsigned *laun
 }
 
 /* Part by which what batches are taken for is too much. */
-static double learn(unsigned batches, double exact, double wrong)
+static double learn(unsigned batches, double exact)
 {
 	double told = 0, took_all = 0;
 
@@ -78,9 +77,7 @@ static double learn(unsigned batches, double exact, double wrong)
 		told += vgpu_costs_sum(parts, n, 0);
 		took_all += took;
 		took *= 0.99 + 0.02 * uniform();
-		if (uniform() < wrong)
-			vgpu_costs_learn(parts, n, 0, 3 * took, 3 * took);
-		else if (uniform() < exact)
+		if (uniform() < exact)
 			vgpu_costs_learn(parts, n, 0, took, took);
 		else
 			vgpu_costs_learn(parts, n, 0, took + idle > host ? took + idle - host : 0,
@@ -102,13 +99,13 @@ static void test_training_step(void)
 		vgpu_costs_learn(&part, 1, 0, ns, ns);
 		CHECK_EQ(cost(f)->est_ns, (uint32_t)ns);
 	}
-	learn(300, 0.3, 0);
-	off = learn(1000, 0.3, 0);
+	learn(300, 0.3);
+	off = learn(1000, 0.3);
 	CHECK(off > -0.01 && off < 0.01);
-	off = learn(1000, 0.1, 0.01);
+	off = learn(1000, 0.1);
 	CHECK(off > -0.02 && off < 0.02);
 	/* Bounds alone leave what is known as it is. */
-	off = learn(3000, 0, 0);
+	off = learn(3000, 0);
 	CHECK(off > -0.02 && off < 0.03);
 }
 
@@ -116,8 +113,8 @@ static void test_work_that_becomes_longer(void)
 {
 	for (unsigned f = 0; f < FUNCTIONS; f++)
 		truth[f] *= f % 2 ? 3 : 0.5;
-	learn(200, 0.3, 0);
-	double off = learn(500, 0.3, 0);
+	learn(200, 0.3);
+	double off = learn(500, 0.3);
 	CHECK(off > -0.02 && off < 0.02);
 }
 
@@ -126,13 +123,11 @@ static void test_one_function(void)
 	struct vgpu_cost_part part = {vgpu_cost_of(7), 1};
 
 	vgpu_costs_learn(&part, 1, 0, 100000, 100000);
-	for (int i = 0; i < 20; i++)
+	for (int i = 0; i < 40; i++)
 		vgpu_costs_learn(&part, 1, 0, 20000, 20000);
 	CHECK(part.cost->est_ns > 19000 && part.cost->est_ns < 21000);
-	vgpu_costs_learn(&part, 1, 0, 10000000, 10000000); /* once */
-	CHECK(part.cost->est_ns < 40000);
 	for (int i = 0; i < 40; i++)
-		vgpu_costs_learn(&part, 1, 0, 10000000, 10000000); /* always */
+		vgpu_costs_learn(&part, 1, 0, 10000000, 10000000);
 	CHECK(part.cost->est_ns > 9500000 && part.cost->est_ns < 10500000);
 }
 
@@ -148,60 +143,9 @@ static void test_failed_and_unknown_launches(void)
 	CHECK_EQ(part[1].cost->est_ns, 50000);
 	part[0].cost->samples = 1;
 	part[0].cost->est_ns = 1000;
-	part[0].cost->doubt = 1;
 	vgpu_costs_learn(part, 2, 0, 120000, 120000);
 	CHECK_EQ(part[0].cost->est_ns, 1000);
-	CHECK(part[1].cost->est_ns > 55000);
-}
-
-static void test_launches_alone(void)
-{
-	struct vgpu_cost *c = vgpu_cost_of(20);
-
-	vgpu_costs_alone(c, 0, 16000);
-	CHECK_EQ(c->est_ns, 16000);
-	CHECK_EQ(c->alone, 0); /* the first is what loads the code */
-	vgpu_costs_alone(c, 0, 4000);
-	CHECK_EQ(c->est_ns, 10000);
-	for (int i = 0; i < 10; i++)
-		vgpu_costs_alone(c, 3000, i % 2 ? 900000 : 4000); /* the host was elsewhere */
-	CHECK(c->est_ns < 4200);
-	CHECK_EQ(c->alone, 11);
-	CHECK_EQ(c->samples, 12);
-	for (int i = 0; i < 10; i++)
-		vgpu_costs_alone(c, 8000, 12000); /* longer than it was */
-	CHECK(c->est_ns > 7900 && c->est_ns <= 8000);
-	/* What a batch makes longer is to be measured alone once more, and nothing else. */
-	c->doubt = 1;
-	vgpu_costs_learn(&(struct vgpu_cost_part){c, 10}, 1, 0, 85000, 400000);
-	CHECK_EQ(c->alone, 21);
-	vgpu_costs_learn(&(struct vgpu_cost_part){c, 10}, 1, 0, 200000, 400000);
-	CHECK(c->est_ns > 16000);
-	CHECK_EQ(c->alone, 0);
-}
-
-/* One launch longer than slices: others have w of the time while they are there. */
-static void test_longer_than_slices(void)
-{
-	struct vgpu_cost *c = vgpu_cost_of(10), *steady = vgpu_cost_of(11),
-			 *mixed = vgpu_cost_of(12);
-	double sum = 0;
-
-	/* 20 ms, a third of them alone, the others beside one that has 5 of 8 slices; on
-	 * the average that was taken for a part of 0.6. */
-	for (int i = 0; i < 300; i++)
-		sum += vgpu_costs_long(c, i % 3 ? 53e6 : 20e6, 0.6, 0.375);
-	CHECK(sum / 300 > 17.5e6 && sum / 300 < 21e6);
-	/* Always beside it: nothing is learned but what the slices say. */
-	sum = 0;
-	for (int i = 0; i < 300; i++)
-		sum += vgpu_costs_long(steady, i % 2 ? 50e6 : 56e6, 0.375, 0.375);
-	CHECK(sum / 300 > 19e6 && sum / 300 < 21e6);
-	/* Launches of different lengths contradict each other; the average holds. */
-	sum = 0;
-	for (int i = 0; i < 300; i++)
-		sum += vgpu_costs_long(mixed, i % 2 ? 200e6 : 10e6, 0.5, 0.4);
-	CHECK(sum / 300 > 45e6 && sum / 300 < 60e6);
+	CHECK_EQ(part[1].cost->est_ns, 55000);
 }
 
 /* More keys than entries: what is well known stays, and what comes last is learned too. */
@@ -278,24 +222,8 @@ static void test_longest_of_late(void)
 	CHECK_EQ(vgpu_cost_more(c, 20000), 980000);
 }
 
-static void test_all_estimates_wrong(void)
-{
-	struct vgpu_cost_part part[2] = {{vgpu_cost_of(13), 1}, {vgpu_cost_of(14), 1}};
-
-	part[0].cost->est_ns = 10000;
-	part[1].cost->est_ns = 20000;
-	part[0].cost->samples = part[1].cost->samples = 9;
-	vgpu_costs_scale(part, 2, 100);
-	CHECK_EQ(part[0].cost->est_ns, 1000000);
-	CHECK_EQ(part[1].cost->est_ns, 2000000);
-	CHECK(part[0].cost->doubt == 1);
-}
-
 int main(void)
 {
-	test_launches_alone();
-	test_longer_than_slices();
-	test_all_estimates_wrong();
 	test_training_step();
 	test_work_that_becomes_longer();
 	test_one_function();

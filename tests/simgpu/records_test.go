@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ctxswitch"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gputime"
 )
 
 // meterEnv lets this program be what reads the records, as gresd does: the device
@@ -25,7 +25,7 @@ const meterEnv = "SIMGPU_TEST_METER"
 
 // reading is one line of it: what each process had, and what the log says.
 type reading struct {
-	Uses map[uint32]ctxswitch.Use
+	Uses map[uint32]gputime.Use
 	At   time.Duration
 	Log  string
 }
@@ -38,7 +38,7 @@ func readRecords() {
 	if err := json.Unmarshal([]byte(os.Getenv(meterEnv)), &card); err != nil {
 		said.WriteString(err.Error())
 	}
-	meter := ctxswitch.New(func(gpu.UUID) (gpu.Card, bool) { return card, true }, slog.New(slog.NewTextHandler(&said, nil)))
+	meter := gputime.NewRecords(func(gpu.UUID) (gpu.Card, bool) { return card, true }, slog.New(slog.NewTextHandler(&said, nil)))
 	lines := make(chan bool)
 	go func() {
 		in := bufio.NewScanner(os.Stdin)
@@ -47,7 +47,7 @@ func readRecords() {
 		}
 		close(lines)
 	}()
-	var last ctxswitch.Account
+	var last gputime.Account
 	for {
 		if a, known := meter.OnCard(card.UUID); known {
 			last = a

@@ -41,7 +41,7 @@ func manyContexts(t *testing.T) (env []string, cache string) {
 // others are done or have work on the way, which waits for the host here. Before, such a context
 // had all of the card, and such a stream 0.6 of it.
 func TestManyContextsAndStreamsAreHeld(t *testing.T) {
-	for _, c := range []struct{ contexts, held string }{{"16", "0"}, {"16", "1"}, {"1", "32"}} {
+	for _, c := range []struct{ contexts, held string }{{"16", "0"}, {"16", "1"}, {"1", "128"}} {
 		t.Run(c.contexts+" contexts, "+c.held+" held", func(t *testing.T) {
 			t.Parallel()
 			env, cache := manyContexts(t)

@@ -101,6 +101,28 @@ func TestAReusedDescriptorNumberKeepsNoMemory(t *testing.T) {
 	}
 }
 
+// A number that another export has now keeps the memory of that export, and imports it.
+func TestADescriptorNumberOfAnotherExport(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "renamed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["used"] != 2.0 || r["imported"] != 2.0 || r["after"] != 0.0 {
+		t.Errorf("%v; want 2 MiB in use with the export, 2 with its import, and 0 at the end", r)
+	}
+}
+
+// The import of an export whose number a smaller one had in between is not taken for one of the smaller.
+func TestADescriptorNumberOfTwoExports(t *testing.T) {
+	r, err := run(t, exported(t), "imports", "swapped")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r["used"] != 3074.0 {
+		t.Errorf("%v; want 3074 MiB in use", r)
+	}
+}
+
 // A descriptor in a socket keeps memory as one in this process does: it is charged until the socket
 // is closed.
 func TestADescriptorInASocketKeepsTheCharge(t *testing.T) {

@@ -45,3 +45,20 @@ func TestManyStreamsHaveTheirLimit(t *testing.T) {
 		t.Errorf("%.3f of the card, limit 0.30, want at least 0.27", part)
 	}
 }
+
+// The wait for the budget comes before the first of two events that time a launch, and not between
+// them: programs that choose the fastest of several kernels measure so.
+func TestEventsTimeTheKernelAndNotTheWait(t *testing.T) {
+	for _, limit := range []string{"20", "50"} {
+		t.Run(limit, func(t *testing.T) {
+			env, _ := limited(t, oneCard, limit)
+			result, err := run(t, env, "mixed", "--us", "1300", "--pause-us", "0", "--timed", "1", "--secs", "3")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p90 := result["p90"].(float64); p90 > 1.1+result["late"].(float64) {
+				t.Errorf("one of ten launches took %.2f times its length, want at most 1.1; %.3f of the time without a processor", p90, result["late"])
+			}
+		})
+	}
+}

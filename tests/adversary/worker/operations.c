@@ -377,8 +377,9 @@ static void drop_graph(unsigned i)
 void set_graph(unsigned i, CUgraph g)
 {
 	i %= SLOTS;
-	if (g == graph[i])
-		graph[i] = NULL;
+	for (unsigned k = 0; k < SLOTS; k++) /* of a capture into it, it has a slot already */
+		if (g == graph[k])
+			graph[k] = NULL;
 	drop_graph(i);
 	graph[i] = g;
 	if (counted("instantiate", cu.cuGraphInstantiateWithFlags(&exec[i], g, 0)))

@@ -52,7 +52,7 @@ void sleep_ms(int ms);
 	X(exports) X(exported_pool) X(arrays) X(content) X(globals) X(context_end) X(heap_limit) X(ipc) X(event_time) \
 	X(stream_order) X(default_stream) X(wait_event) X(host_function) X(write_value) \
 	X(wait_value) X(counter) X(spin) X(full_stream) X(launches) X(capture) X(capture_unsafe) \
-	X(graph_memory) X(child_graph) X(batch_op) X(getproc) X(library) X(child) X(groups) \
+	X(graph_memory) X(child_graph) X(graph_lives) X(batch_op) X(getproc) X(library) X(child) X(groups) \
 	X(slice_refused) X(rm_refuses) X(records) X(records_dropped) X(visible) X(faults) X(lost) \
 	X(threads) X(per_thread) X(checkpoint) X(checkpoint_room)
 /* clang-format on */

@@ -215,6 +215,43 @@ void case_child_graph(void)
 	OK(cuGraphExecDestroy(x));
 }
 
+/* A graph holds nothing of the calls that add nodes, and a capture keeps its graph. */
+void case_graph_lives(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS p = {
+		.poolProps = {.allocType = 1, .location = {1, 0}},
+		.bytesize = 64ull << 30,
+	};
+	CUgraphNode a, b, from[2], to[2];
+	CUgraph g, again;
+	CUfunction f;
+	CUstream s;
+	size_t n = 2;
+
+	start();
+	f = function("us");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuGraphCreate(&g, 0));
+	OK(cuGraphAddEmptyNode(&a, g, NULL, 0));
+	from[0] = a;
+	EQ(cuGraphAddMemFreeNode(&b, g, from, 1, 1), CUDA_ERROR_INVALID_VALUE);
+	from[0] = NULL;
+	OK(cuStreamBeginCaptureToGraph(s, g, NULL, NULL, 0, 1));
+	run_us(f, 10, s);
+	OK(cuGraphGetEdges(g, from, to, &n));
+	EQ(n, 1);
+	EQ(from[0] == a, 1);
+	OK(cuGraphDestroy(g));
+	EQ(cuStreamEndCapture(s, &again), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	EQ(again == NULL, 1);
+	/* The addresses of a graph end with it. These are more than a process has. */
+	for (int i = 0; i < 3000; i++) {
+		OK(cuGraphCreate(&g, 0));
+		OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &p));
+		OK(cuGraphDestroy(g));
+	}
+}
+
 void case_batch_op(void)
 {
 	CUstreamBatchMemOpParams ops[3] = {{.operation = 1, .value = 3},

@@ -184,7 +184,7 @@ void case_write_value(void)
 	OK(cuStreamWriteValue32_v2(NULL, d, 42, 0));
 	OK(cuStreamWriteValue64_v2(NULL, d + 8, 1ull << 40, 0));
 	EQ(LOAD(flag), 0);
-	for (int i = 0; i < 100 && LOAD(flag) != 42; i++)
+	for (int i = 0; i < 100 && LOAD((uint64_t *)(flag + 2)) != 1ull << 40; i++)
 		sleep_ms(1); /* seen without any call */
 	EQ(LOAD(flag), 42);
 	EQ(LOAD((uint64_t *)(flag + 2)), 1ull << 40);

@@ -12,41 +12,11 @@
 /* all blocks of the process by address */
 static struct block **table;
 static size_t nblocks, room;
-static uint64_t arena_at, arena_end;
+static uint64_t arena_begin, arena_at, arena_end;
 
 static uint64_t round_up(uint64_t n, uint64_t to)
 {
 	return (n + to - 1) / to * to;
-}
-
-/* Address space without access rights: nothing can be read or written there. */
-uint64_t va_take(uint64_t size, uint64_t align)
-{
-	uint64_t at = round_up(arena_at, align);
-
-	if (!arena_at || at + size > arena_end) {
-		uint64_t want = round_up(size + align > ARENA ? size + align : ARENA, DRV_PAGE);
-		void *p = MAP_FAILED;
-
-		/* under a limit of address space, take what is needed and no more */
-		for (; p == MAP_FAILED && want >= size + align; want /= 4)
-			p = mmap(NULL, want, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-				 -1, 0);
-		if (p == MAP_FAILED)
-			return 0;
-		want *= 4;
-		arena_at = (uintptr_t)p;
-		arena_end = arena_at + want;
-		at = round_up(arena_at, align);
-	}
-	arena_at = at + size;
-	return at;
-}
-
-void va_give(uint64_t va, uint64_t size)
-{
-	if (va + size == arena_at)
-		arena_at = va;
 }
 
 static size_t lower_bound(uint64_t va)
@@ -62,6 +32,60 @@ static size_t lower_bound(uint64_t va)
 			hi = mid;
 	}
 	return lo;
+}
+
+/* The first place from at on where no block is. 0: the arena has none. Mappings are inside their
+ * reservation, so only that counts. */
+static uint64_t gap(uint64_t at, uint64_t size, uint64_t align)
+{
+	for (at = round_up(at, align); at + size <= arena_end;) {
+		size_t i = lower_bound(at + size - 1);
+		uint64_t end = 0;
+
+		while (i > 0 && table[i - 1]->kind == BLOCK_MAPPED)
+			i--;
+		if (i > 0)
+			end = round_up(table[i - 1]->va + table[i - 1]->size,
+				       table[i - 1]->small || table[i - 1]->kind == BLOCK_POOL
+					       ? POOL_ALIGN
+					       : DRV_PAGE);
+		if (end <= at)
+			return at;
+		at = round_up(end, align);
+	}
+	return 0;
+}
+
+/* Address space without access rights: nothing can be read or written there. Freed addresses are used
+ * again when the arena has no others. */
+uint64_t va_take(uint64_t size, uint64_t align)
+{
+	uint64_t at = gap(arena_at, size, align);
+
+	if (!at)
+		at = gap(arena_begin, size, align);
+	if (!at) {
+		uint64_t want = round_up(size + align > ARENA ? size + align : ARENA, DRV_PAGE);
+		void *p = MAP_FAILED;
+
+		/* under a limit of address space, take what is needed and no more */
+		for (; p == MAP_FAILED && want >= size + align; want /= 4)
+			p = mmap(NULL, want, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+				 -1, 0);
+		if (p == MAP_FAILED)
+			return 0;
+		arena_begin = (uintptr_t)p;
+		arena_end = arena_begin + want * 4;
+		at = round_up(arena_begin, align);
+	}
+	arena_at = at + size;
+	return at;
+}
+
+void va_give(uint64_t va, uint64_t size)
+{
+	if (va + size == arena_at)
+		arena_at = va;
 }
 
 struct block *block_add(const struct block *b)

@@ -74,6 +74,8 @@ static CUresult begin(CUstream handle, int mode, CUgraph into)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	c->callers_graph = into != NULL;
+	if (into)
+		into->refs++;
 	c->mode = mode;
 	c->id = ++drv.ids;
 	c->thread = pthread_self();
@@ -143,8 +145,7 @@ void capture_drop_stream(CUstream s)
 	s->capture = NULL;
 	if (!c || c->origin != s)
 		return;
-	if (!c->callers_graph)
-		graph_free(c->graph);
+	graph_free(c->graph);
 	end(c);
 }
 
@@ -171,7 +172,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *graph)
 		rc = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	end(c);
 	*graph = rc ? NULL : g;
-	if (rc && !callers)
+	if (rc || callers)
 		graph_free(g);
 	return drv_leave(rc);
 }

@@ -39,24 +39,24 @@ void graph_free(CUgraph g)
 	free(g);
 }
 
-static void depend(CUgraph g, CUgraphNode n)
+static void depend(CUgraph g, CUgraphNode n, bool by_hand)
 {
-	const CUgraphNode *deps = g->by_hand ? g->deps : &g->newest;
-	size_t count = g->by_hand ? g->ndeps : g->newest != NULL;
+	const CUgraphNode *deps = by_hand ? g->deps : &g->newest;
+	size_t count = by_hand ? g->ndeps : g->newest != NULL;
 
 	n->from = count ? calloc(count, sizeof(*n->from)) : NULL;
 	for (size_t i = 0; n->from && i < count; i++)
 		n->from[n->nfrom++] = deps[i];
-	g->by_hand = false;
 }
 
+/* A captured node has no out: the driver gives it to no program. */
 static CUgraphNode node_new(CUgraph g, int type, CUgraphNode *out)
 {
 	CUgraphNode n = calloc(1, sizeof(*n));
 
 	if (!n)
 		return NULL;
-	depend(g, n);
+	depend(g, n, out);
 	n->type = type;
 	g->newest = n;
 	*g->last = n;
@@ -120,10 +120,10 @@ static void mark_before(CUgraphNode n, unsigned walk)
 
 /* Where the next allocation of a graph can have the addresses of earlier ones: those are freed by
  * nodes that it depends on. 0: nowhere. A card was seen to do so (580, H100). */
-static uint64_t reusable(CUgraph g, uint32_t card, uint64_t bytes)
+static uint64_t reusable(CUgraph g, bool by_hand, uint32_t card, uint64_t bytes)
 {
-	const CUgraphNode *deps = g->by_hand ? g->deps : &g->newest;
-	size_t count = g->by_hand ? g->ndeps : g->newest != NULL;
+	const CUgraphNode *deps = by_hand ? g->deps : &g->newest;
+	size_t count = by_hand ? g->ndeps : g->newest != NULL;
 	unsigned walk = graph_walk();
 
 	for (size_t i = 0; i < count; i++)
@@ -157,7 +157,7 @@ CUresult graph_add_alloc(CUgraph g, uint32_t card, uint64_t size, CUdeviceptr *o
 
 	if (!size || !out)
 		return CUDA_ERROR_INVALID_VALUE;
-	at = reusable(g, card, bytes);
+	at = reusable(g, node, card, bytes);
 	b.va = at ? at : va_take(bytes, DRV_PAGE);
 	if (!b.va || (!at && !block_add(&b)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -202,6 +202,9 @@ CUresult cuGraphDestroy(CUgraph graph)
 	ENTER(NEED_INIT);
 	if (!graph_ok(graph))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
+	/* CUDA does not permit this during a capture into the graph. */
+	for (struct capture *c = drv.captures; c; c = c->next)
+		c->invalid |= c->graph == graph;
 	graph_free(graph);
 	return drv_leave(CUDA_SUCCESS);
 }
@@ -215,7 +218,6 @@ static CUresult enter_node(const char *call, CUgraphNode *node, CUgraph g, const
 		return rc;
 	if (!node || !graph_ok(g) || (n && !deps))
 		return drv_leave(CUDA_ERROR_INVALID_VALUE);
-	g->by_hand = true;
 	g->deps = deps;
 	g->ndeps = n;
 	return CUDA_SUCCESS;

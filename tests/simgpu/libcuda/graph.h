@@ -42,11 +42,10 @@ struct CUgraphNode_st {
 
 struct CUgraph_st {
 	uint32_t magic;
-	unsigned refs; /* the handle, executables made from it, parents */
+	unsigned refs; /* the handle, executables made from it, parents, captures into it */
 	size_t n;
 	CUgraphNode first, *last, newest;
 	/* of the node that is being added by hand; others depend on the one before */
-	bool by_hand;
 	const CUgraphNode *deps;
 	size_t ndeps;
 };

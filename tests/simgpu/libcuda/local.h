@@ -95,8 +95,8 @@ struct CUctx_st {
 };
 
 struct capture {
-	CUgraph graph;
-	bool callers_graph; /* not ours to free */
+	CUgraph graph; /* has a reference to it */
+	bool callers_graph;
 	int mode;
 	bool invalid;
 	uint64_t id;
@@ -323,6 +323,7 @@ uint64_t pieces_shrink(CUmemoryPool p, uint64_t keep); /* returns what is no lon
 uint64_t pieces_detach(CUmemoryPool p, uint64_t va, uint64_t at, uint64_t bytes);
 void pieces_forget(CUmemoryPool p,
 		   uint64_t va); /* the pieces of an address; 0: all pieces of the pool */
+void pieces_unname(CUmemoryPool p, uint64_t va); /* another allocation can have the address */
 
 /* freed.c */
 bool freed_for(const struct piece *f, CUstream s); /* the stream can have it now */

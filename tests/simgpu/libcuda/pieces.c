@@ -194,3 +194,10 @@ void pieces_forget(CUmemoryPool p, uint64_t va)
 		else
 			link = &(*link)->next;
 }
+
+void pieces_unname(CUmemoryPool p, uint64_t va)
+{
+	for (struct piece *x = all_pieces; x; x = x->next)
+		if (x->pool == p && x->va == va)
+			x->va = 0;
+}

@@ -152,7 +152,9 @@ void pool_free(struct block *b)
 		b->kind = BLOCK_LINEAR;
 		b->charged = pieces_detach(p, b->va, b->at, size);
 	} else {
-		if (!b->given)
+		if (b->given)
+			pieces_unname(p, b->va);
+		else
 			pieces_forget(p, b->va);
 		block_remove(b);
 	}
@@ -167,15 +169,20 @@ CUresult pool_alloc(CUmemoryPool p, CUcontext ctx, CUstream s, uint64_t size, CU
 
 	if (size > (1ull << 46))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	b.va = va_take(need, POOL_ALIGN);
+	if (!b.va)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	piece = pieces_take(p, s, false, need);
 	if (!piece && s &&
 	    p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES]) /* the card is full: the stream waits for frees of other streams */
 		piece = pieces_take(p, s, true, need);
-	if (!piece)
+	if (!piece) {
+		va_give(b.va, need);
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	b.va = piece->va = va_take(need, POOL_ALIGN);
+	}
+	piece->va = b.va;
 	b.at = piece->at;
-	if (!b.va || !block_add(&b)) {
+	if (!block_add(&b)) {
 		pieces_forget(p, b.va);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -15,6 +15,10 @@
  *            are allocated, again and again.
  *   many     4097 exports of one allocation: the cost of a call, and the MiB in use at the end.
  *   reused   An export is closed, and its number is given to another file of the same inode.
+ *   renamed  The number of a closed export becomes that of an export of 2 MiB, which is imported by it: the
+ *            MiB in use then, with the import alone, and after it.
+ *   swapped  A number is that of an export, then of a smaller one, then of the first one, which is imported
+ *            by it. The MiB in use after all descriptors are closed.
  *   facts    How the driver behaves.
  *
  * Prints a line of JSON: how many rounds succeeded and the error of the next, the MiB that
@@ -267,11 +271,9 @@ static CUresult child_round(int i)
 	int fd = from(i);
 	CUresult r;
 
-	if (fd < 0) {
-		end(i);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	end(i);
+	if (fd < 0) /* the limit refused the exporter, so nothing is there to map */
+		return again = CUDA_ERROR_OUT_OF_MEMORY;
 	r = TRY(cuMemImportFromShareableHandle, &h, (void *)(intptr_t)fd, FD);
 	close(fd);
 	if (r)
@@ -367,6 +369,15 @@ static int many(void)
 	return 0;
 }
 
+static CUmemGenericAllocationHandle export(size_t bytes, int *fd)
+{
+	CUmemGenericAllocationHandle h;
+
+	CALL(cuMemCreate, &h, bytes, &prop, 0ull);
+	CALL(cuMemExportToShareableHandle, fd, h, FD, 0ull);
+	return h;
+}
+
 static int reused(void)
 {
 	CUmemGenericAllocationHandle h;
@@ -375,8 +386,7 @@ static int reused(void)
 	int fd, other;
 
 	begin();
-	CALL(cuMemCreate, &h, size, &prop, 0ull);
-	CALL(cuMemExportToShareableHandle, &fd, h, FD, 0ull);
+	h = export(size, &fd);
 	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
 	(void)!readlink(link, path, sizeof path - 1);
 	fstat(fd, &before);
@@ -387,6 +397,48 @@ static int reused(void)
 	CALL(cuMemRelease, h);
 	printf("{\"same_inode\":%d,\"used\":%zd}\n",
 	       before.st_ino == now.st_ino && before.st_dev == now.st_dev, used() - idle);
+	return 0;
+}
+
+static int renamed(void)
+{
+	CUmemGenericAllocationHandle small, i;
+	size_t with, imported;
+	int fd, other;
+
+	begin();
+	CALL(cuMemRelease, export(size, &fd));
+	small = export(2 * MIB, &other);
+	dup2(other, fd);
+	with = used() - idle;
+	CALL(cuMemImportFromShareableHandle, &i, (void *)(intptr_t)fd, FD);
+	close(fd);
+	close(other);
+	CALL(cuMemRelease, small);
+	imported = used() - idle;
+	CALL(cuMemRelease, i);
+	printf("{\"used\":%zu,\"imported\":%zu,\"after\":%zu}\n", with, imported, used() - idle);
+	return 0;
+}
+
+static int swapped(void)
+{
+	CUmemGenericAllocationHandle i;
+	int fd, copy, other;
+	CUdeviceptr at;
+
+	begin();
+	CALL(cuMemRelease, export(size, &fd));
+	copy = dup(fd);
+	close(fd);
+	export(2 * MIB, &other);
+	if (other != fd || dup2(copy, fd) != fd)
+		return 3;
+	if (TRY(cuMemImportFromShareableHandle, &i, (void *)(intptr_t)fd, FD) || mapped(i, &at))
+		return 3;
+	close(fd);
+	close(copy);
+	printf("{\"used\":%zu}\n", used() - idle);
 	return 0;
 }
 
@@ -429,21 +481,20 @@ static int facts(void)
 	return 0;
 }
 
+static const struct {
+	const char *name;
+	int (*run)(void);
+} cases[] = {{"many", many},         {"reused", reused}, {"renamed", renamed}, {"swapped", swapped},
+	     {"together", together}, {"ipc", ipc},       {"facts", facts}};
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
 
 	libdir = opt(argc, argv, "--libdir", "");
 	size = (size_t)atoi(opt(argc, argv, "--gib", "3")) << 30;
-	if (strcmp(how, "many") == 0)
-		return many();
-	if (strcmp(how, "reused") == 0)
-		return reused();
-	if (strcmp(how, "together") == 0)
-		return together();
-	if (strcmp(how, "ipc") == 0)
-		return ipc();
-	if (strcmp(how, "facts") == 0)
-		return facts();
+	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
+		if (strcmp(how, cases[i].name) == 0)
+			return cases[i].run();
 	return rounds_of(how, atoi(opt(argc, argv, "--rounds", "10")));
 }

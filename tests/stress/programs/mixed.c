@@ -3,10 +3,12 @@
  * mixed.c - launches one kernel, with one grid, whose length differs from launch to launch.
  *
  *   mixed [--libdir DIR] [--us 1,1,1,100] [--pause-us 25] [--order turn|random|burst]
- *         [--streams 1] [--graph 0] [--secs 10]
+ *         [--streams 1] [--graph 0] [--timed 0] [--secs 10]
  *
  * The host pauses after each launch, or with "burst" after each row of lengths. With --graph 1 each
- * launch is a graph of one kernel, whose parameter the host changes first. The program prints the
+ * launch is a graph of one kernel, whose parameter the host changes first. With --timed 1 it measures
+ * each launch between two events, waits for it, and prints the median and the 90th percentile of the
+ * times as multiples of the kernel's length. The program prints the
  * sum of the kernel times as a part of the wall time, and the launches. On a real card the
  * kernel spins by the card's clock and adds the time that it took to a sum in memory.
  */
@@ -17,6 +19,7 @@
 
 #define LENGTHS 32
 #define STREAMS 512
+#define TIMES 4096
 #define BLOCKS 132
 #define THREADS 128
 #define CAPTURE_RELAXED 2
@@ -52,7 +55,7 @@ static const char ptx[] = ".version 7.0\n"
 static struct {
 	double length[LENGTHS], pause;
 	unsigned lengths, streams;
-	int random, burst, graph;
+	int random, burst, graph, timed;
 } is;
 
 static void pause_for(double *at, double s)
@@ -78,6 +81,17 @@ static CUstream stream[STREAMS];
 static CUgraphExec graph[STREAMS];
 static CUgraphNode node[STREAMS];
 static CUdeviceptr sum;
+
+static CUevent event[2];
+static double took[TIMES]; /* in times of the kernel's length */
+static unsigned times;
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
 
 static void make_graph(unsigned s)
 {
@@ -114,6 +128,19 @@ static void launch(unsigned s, unsigned ns)
 	CALL(cuLaunchKernel, function, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream[s], params, NULL);
 }
 
+static void launch_timed(unsigned s, double ns)
+{
+	float ms;
+
+	CALL(cuEventRecord, event[0], stream[s]);
+	launch(s, (unsigned)ns);
+	CALL(cuEventRecord, event[1], stream[s]);
+	CALL(cuEventSynchronize, event[1]);
+	CALL(cuEventElapsedTime, &ms, event[0], event[1]);
+	if (times < TIMES)
+		took[times++] = ms * 1e6 / ns;
+}
+
 int main(int argc, char **argv)
 {
 	const char *order = opt(argc, argv, "--order", "turn");
@@ -126,6 +153,7 @@ int main(int argc, char **argv)
 	is.pause = atof(opt(argc, argv, "--pause-us", "25")) / 1e6;
 	is.streams = (unsigned)atoi(opt(argc, argv, "--streams", "1"));
 	is.graph = atoi(opt(argc, argv, "--graph", "0"));
+	is.timed = atoi(opt(argc, argv, "--timed", "0"));
 	is.random = strcmp(order, "random") == 0;
 	is.burst = strcmp(order, "burst") == 0;
 	cuda = library(opt(argc, argv, "--libdir", ""), "libcuda.so.1");
@@ -142,12 +170,17 @@ int main(int argc, char **argv)
 		if (is.graph)
 			make_graph(s);
 	}
+	for (unsigned i = 0; i < 2; i++)
+		CALL(cuEventCreate, &event[i], 0);
 	CALL(cuCtxSynchronize);
 	for (began = at = now_s(); now_s() - began < secs; launches++) {
 		unsigned turn = (unsigned)(launches % is.lengths);
 		double ns = is.length[is.random ? (unsigned)rand() % is.lengths : turn];
 
-		launch((unsigned)(launches % is.streams), (unsigned)ns);
+		if (is.timed)
+			launch_timed((unsigned)(launches % is.streams), ns);
+		else
+			launch((unsigned)(launches % is.streams), (unsigned)ns);
 		host += ns;
 		if (!is.burst)
 			pause_for(&at, is.pause);
@@ -157,8 +190,9 @@ int main(int argc, char **argv)
 	CALL(cuCtxSynchronize);
 	wall = now_s() - began;
 	CALL(cuMemcpyDtoH_v2, &measured, sum, sizeof measured);
-	printf("{\"part\":%.4f,\"done_ns\":%.0f,\"launches\":%llu,\"secs\":%.3f}\n",
+	qsort(took, times, sizeof took[0], compare);
+	printf("{\"part\":%.4f,\"done_ns\":%.0f,\"launches\":%llu,\"secs\":%.3f,\"p50\":%.3f,\"p90\":%.3f}\n",
 	       (measured ? (double)measured : host) / 1e9 / wall, host,
-	       (unsigned long long)launches, wall);
+	       (unsigned long long)launches, wall, took[times / 2], took[times * 9 / 10]);
 	return 0;
 }

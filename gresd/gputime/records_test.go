@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ctxswitch
+package gputime
 
 import (
 	"bytes"
@@ -209,15 +209,15 @@ func (f *fakeSource) close() error {
 	return nil
 }
 
-func testMeter(src source, err error) (*Meter, *bytes.Buffer) {
+func testMeter(src source, err error) (*Records, *bytes.Buffer) {
 	var said bytes.Buffer
-	m := New(func(gpu.UUID) (gpu.Card, bool) { return gpu.Card{UUID: "A"}, true }, slog.New(slog.NewTextHandler(&said, nil)))
+	m := NewRecords(func(gpu.UUID) (gpu.Card, bool) { return gpu.Card{UUID: "A"}, true }, slog.New(slog.NewTextHandler(&said, nil)))
 	m.open = func(gpu.Card) (source, error) { return src, err }
 	return m, &said
 }
 
 // until asks until an account is there that satisfies.
-func until(t *testing.T, m *Meter, ok func(Account, bool) bool) {
+func until(t *testing.T, m *Records, ok func(Account, bool) bool) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if ok(m.OnCard("A")) {

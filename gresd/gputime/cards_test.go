@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cardstat
+package gputime
 
 import (
 	"errors"
@@ -50,7 +50,7 @@ func (f *fakeDriver) set(change func(*fakeDriver)) {
 
 // newSampler has a clock that only moves when told.
 func newSampler(f *fakeDriver) (s *Sampler, pass func(time.Duration)) {
-	s = New(f, func(time.Duration) {})
+	s = NewSampler(f, func(time.Duration) {})
 	var now atomic.Int64
 	s.now = func() time.Time { return time.Unix(1000, now.Load()) }
 	return s, func(d time.Duration) { now.Add(int64(d)) }

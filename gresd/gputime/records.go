@@ -7,7 +7,7 @@
 //
 // It only reads. A driver without such records, or one that refuses them, is said
 // once in the log, and the account stays unknown.
-package ctxswitch
+package gputime
 
 import (
 	"log/slog"
@@ -56,8 +56,8 @@ type source interface {
 	close() error
 }
 
-// Meter keeps the accounts of cards that somebody asks for.
-type Meter struct {
+// Records keeps the accounts of cards that somebody asks for.
+type Records struct {
 	find func(gpu.UUID) (gpu.Card, bool)
 	open func(gpu.Card) (source, error)
 	log  *slog.Logger
@@ -74,9 +74,9 @@ type metered struct {
 	read    time.Time // when the account was; zero: never
 }
 
-// New returns a meter that does nothing until it is asked.
-func New(find func(gpu.UUID) (gpu.Card, bool), log *slog.Logger) *Meter {
-	return &Meter{
+// NewRecords returns a meter that does nothing until it is asked.
+func NewRecords(find func(gpu.UUID) (gpu.Card, bool), log *slog.Logger) *Records {
+	return &Records{
 		find: find, log: log, cards: map[gpu.UUID]*metered{},
 		open: func(card gpu.Card) (source, error) { return openTrace(card) },
 	}
@@ -84,7 +84,7 @@ func New(find func(gpu.UUID) (gpu.Card, bool), log *slog.Logger) *Meter {
 
 // OnCard returns the last account of a card, and has a new one made. It is false while
 // nothing is known. It never waits for the driver.
-func (m *Meter) OnCard(card gpu.UUID) (Account, bool) {
+func (m *Records) OnCard(card gpu.UUID) (Account, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.cards[card]
@@ -107,7 +107,7 @@ func (m *Meter) OnCard(card gpu.UUID) (Account, bool) {
 }
 
 // Refused says that the driver has refused the records of a card, when it was last asked.
-func (m *Meter) Refused(card gpu.UUID) bool {
+func (m *Records) Refused(card gpu.UUID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.cards[card]
@@ -115,7 +115,7 @@ func (m *Meter) Refused(card gpu.UUID) bool {
 }
 
 // run reads a card's records at each question, until there are no more questions.
-func (m *Meter) run(uuid gpu.UUID, c *metered) {
+func (m *Records) run(uuid gpu.UUID, c *metered) {
 	err := m.follow(uuid, c)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *Meter) run(uuid gpu.UUID, c *metered) {
 	c.refused = time.Now()
 }
 
-func (m *Meter) follow(uuid gpu.UUID, c *metered) error {
+func (m *Records) follow(uuid gpu.UUID, c *metered) error {
 	card, ok := m.find(uuid)
 	if !ok {
 		return nil // it has gone

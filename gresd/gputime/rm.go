@@ -2,7 +2,7 @@
 
 //lint:file-ignore U1000 the layouts are the driver's, whatever of them is used
 
-package ctxswitch
+package gputime
 
 import (
 	"errors"

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gputime
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// second is a sample of one second in which a job with a limit of 20 % was charged and worked.
+func (c *correction) second(charged, least, most time.Duration) time.Duration {
+	return c.add(charged, Used{Span: time.Second, Least: least, Most: most}, 200*ms)
+}
+
+func TestCorrection(t *testing.T) {
+	for _, test := range []struct {
+		name                 string
+		before               correction
+		charged, least, most time.Duration
+		want                 time.Duration
+		after                correction
+	}{
+		{"charges that are exact", correction{}, 200 * ms, 200 * ms, 200 * ms, 0, correction{}},
+		{"a difference of one percent", correction{}, 110 * ms, 100 * ms, 100 * ms, 0, correction{left: 10 * ms}},
+		{"and one percent too little", correction{}, 90 * ms, 100 * ms, 100 * ms, 0, correction{left: -10 * ms}},
+		{"charged too much", correction{}, 150 * ms, 100 * ms, 100 * ms, 40 * ms, correction{left: 10 * ms, given: 40 * ms}},
+		{"charged too little", correction{}, 150 * ms, 300 * ms, 300 * ms, -150 * ms, correction{}},
+		{"what was left is carried over", correction{left: 10 * ms}, 104 * ms, 100 * ms, 100 * ms, 4 * ms, correction{left: 10 * ms, given: 4 * ms}},
+		{"and comes to nothing", correction{left: 10 * ms}, 95 * ms, 100 * ms, 100 * ms, 0, correction{left: 5 * ms}},
+		{"too little is carried over", correction{left: -8 * ms}, 96 * ms, 100 * ms, 100 * ms, -12 * ms, correction{}},
+		{"no more than the limit left", correction{}, 500 * ms, 150 * ms, 150 * ms, 40 * ms, correction{left: 10 * ms, given: 40 * ms}},
+		{"nothing at the limit", correction{}, time.Second, 200 * ms, 200 * ms, 0, correction{left: 10 * ms}},
+		{"nothing above it", correction{}, time.Second, 300 * ms, 300 * ms, 0, correction{left: 10 * ms}},
+		{"what was given is part of the limit", correction{given: 100 * ms}, 300 * ms, 200 * ms, 200 * ms, 90 * ms, correction{left: 10 * ms, given: 90 * ms}},
+		{"but only once", correction{}, 300 * ms, 200 * ms, 200 * ms, 0, correction{left: 10 * ms}},
+		{"charged a hundred times", correction{}, 200 * ms, 2 * ms, 2 * ms, 10 * ms, correction{left: 10 * ms, given: 10 * ms}},
+		{"a sample that is late", correction{}, 200 * ms, 0, 0, 0, correction{left: 200 * ms}},
+		{"and comes", correction{left: 200 * ms}, 200 * ms, 400 * ms, 400 * ms, 0, correction{}},
+		{"no more than all of the card", correction{given: 900 * ms}, time.Second, 150 * ms, 150 * ms, 790 * ms, correction{left: 10 * ms, given: 790 * ms}},
+		{"between the bounds", correction{}, 300 * ms, 100 * ms, 400 * ms, 0, correction{}},
+		{"above both bounds", correction{}, 450 * ms, 100 * ms, 150 * ms, 40 * ms, correction{left: 10 * ms, given: 40 * ms}},
+		{"below both bounds", correction{}, 50 * ms, 100 * ms, 150 * ms, -50 * ms, correction{}},
+		{"nothing is known", correction{left: 7 * ms}, 900 * ms, 0, time.Second, 0, correction{}},
+		{"whole microseconds", correction{}, 150*ms + 999, 100 * ms, 100 * ms, 40*ms + time.Microsecond, correction{left: 10*ms - 1, given: 40*ms + time.Microsecond}},
+	} {
+		c := test.before
+		if got := c.second(test.charged, test.least, test.most); got != test.want || c != test.after {
+			t.Errorf("%s: %v, then %+v; want %v, %+v", test.name, got, c, test.want, test.after)
+		}
+	}
+}
+
+// The driver tells whole percents. Over many samples, charges and work differ by no more than one
+// sample's percent, whatever the work is.
+func TestRoundingDoesNotAddUp(t *testing.T) {
+	for _, percent := range []float64{3.2, 11.5, 16.45} {
+		var c correction
+		var sum, told time.Duration
+		for i := range 600 {
+			work := time.Duration(percent * (1 + 0.1*math.Sin(float64(i))) * float64(10*ms))
+			rounded := work.Round(10 * ms)
+			told += work - rounded
+			sum += c.second(work, rounded, rounded)
+		}
+		if off := told - sum; off < -10*ms || off > 10*ms {
+			t.Errorf("%g %%: corrected by %v in ten minutes, want %v", percent, sum, told)
+		}
+	}
+}
+
+// budget is a job whose charges are wrong by a factor: it uses what its budget has.
+type budget struct {
+	correction
+	factor   float64 // charges by work
+	most     time.Duration
+	forged   time.Duration // added to charged_ns in each second
+	granted  time.Duration // by the last correction
+	lastWork time.Duration
+}
+
+func (b *budget) run(seconds int) (mean time.Duration) {
+	for range seconds {
+		b.lastWork = min(b.most, time.Duration(float64(max(0, 200*ms+b.granted))/b.factor))
+		charged := time.Duration(float64(b.lastWork) * b.factor)
+		b.granted = b.second(min(charged+b.forged, 2*time.Second), b.lastWork, b.lastWork)
+		mean += b.lastWork / time.Duration(seconds)
+	}
+	return mean
+}
+
+func TestWhatCorrectionsComeTo(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		budget    budget
+		least, at time.Duration // of the mean of the second ten seconds, and the most of all
+	}{
+		{"a host that is charged twice the work", budget{factor: 2, most: time.Second}, 189 * ms, 200 * ms},
+		{"and five times", budget{factor: 5, most: time.Second}, 170 * ms, 200 * ms},
+		{"charged half of the work", budget{factor: 0.5, most: time.Second}, 150 * ms, 210 * ms},
+		{"exact", budget{factor: 1, most: time.Second}, 200 * ms, 200 * ms},
+		{"exact, with a forged sum", budget{factor: 1, most: time.Second, forged: time.Second}, 200 * ms, 200 * ms},
+		{"with a forged sum and little work", budget{factor: 1, most: 20 * ms, forged: time.Second}, 20 * ms, 20 * ms},
+	} {
+		test.budget.run(10)
+		if got := test.budget.run(10); got < test.least || got > test.at {
+			t.Errorf("%s: %v of each second, want %v to %v", test.name, got, test.least, test.at)
+		}
+	}
+	// A job that forges its sum and saves up: what it has later is less than it left before.
+	b := budget{factor: 1, most: 20 * ms, forged: time.Second}
+	b.run(20)
+	b.most = time.Second
+	first := b.run(1)
+	if rest := b.run(9); first > 400*ms || first+9*rest > 10*200*ms+200*ms {
+		t.Errorf("after a pause it had %v, then %v of each second", first, rest)
+	}
+}
+
+func TestChargesAreReadUpToTheSample(t *testing.T) {
+	var c correction
+	begin := time.Now()
+	at := func(sum uint64, late time.Duration, now int) time.Duration {
+		end := begin.Add(time.Duration(now) * time.Second)
+		return c.read(sum, Used{Until: end.Add(-late), Span: time.Second, Most: 7}, end)
+	}
+	if got := at(500e6, 0, 0); got != 7 {
+		t.Errorf("the first sample: %v, want what was measured", got)
+	}
+	for i, test := range []struct {
+		sum  uint64
+		late time.Duration
+		want time.Duration
+	}{
+		{700e6, 0, 200 * ms},
+		{900e6, 250 * ms, 150 * ms},
+		{1100e6, 250 * ms, 200 * ms},
+		{1300e6, 2 * time.Second, 50 * ms},
+		{1500e6, 0, 200*ms + 200*ms},
+		{1500e6 + 1<<63, 0, 2 * time.Second}, // forged
+		{1, 0, 7},                            // a new cache
+		{100e6, 0, 100 * ms},
+	} {
+		if got := at(test.sum, test.late, i+1); got < test.want-1000 || got > test.want+1000 {
+			t.Errorf("sample %d: %v, want %v", i, got, test.want)
+		}
+	}
+}
