@@ -8,7 +8,10 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 nm -D --defined-only "$lib" | awk '$2 != "A" {print $3}' | sed 's/@.*//' | sort -u >"$tmp/have"
 {
-	sed -n 's/^\(CU\|NV\)(\([A-Za-z0-9_]*\),.*/\2/p' "$here/driver/hooks.def"
+	awk -F'[(,]' '/^(CU|NV)/ && $1 !~ /_USE$/ {
+		print $2
+		if ($1 ~ /_PT[SD][SZ]$/) print $2 tolower(substr($1, length($1) - 4))
+	}' "$here/driver/hooks.def"
 	sed -n '/^USE/!s/^[A-Z]*([A-Za-z_]*, \([A-Za-z0-9_]*\), .*/\1/p' "$here"/driver/open[cg]l.def "$here/driver/vulkan.def" "$here/driver/others.def"
 	printf '%s\n' dlmopen dlopen dlsym dlvsym ioctl
 } | sort >"$tmp/want"

@@ -30,15 +30,13 @@ static unsigned read_unit(char **text)
 
 bool vgpu_parse_size(const char *text, uint64_t *bytes)
 {
-	unsigned shift;
 	char *end;
-	uint64_t v;
 
 	if (*text < '1' || *text > '9')
 		return false;
 	errno = 0;
-	v = strtoull(text, &end, 10);
-	shift = read_unit(&end);
+	uint64_t v = strtoull(text, &end, 10);
+	unsigned shift = read_unit(&end);
 	if (errno || *end || v > UINT64_MAX >> shift)
 		return false;
 	*bytes = v << shift;
@@ -49,10 +47,8 @@ bool vgpu_parse_size(const char *text, uint64_t *bytes)
 static const char *variable(struct vgpu_env *env, const char *name, const char *suffix,
 			    char full[64])
 {
-	const char *value;
-
 	snprintf(full, 64, "%s%s", name, suffix);
-	value = env->get(env, full);
+	const char *value = env->get(env, full);
 	return value && *value ? value : NULL;
 }
 
@@ -61,14 +57,13 @@ static bool set_limits(struct vgpu_grant_card *c, struct vgpu_env *env, const ch
 {
 	char name[64];
 	const char *mem = variable(env, "CUDA_DEVICE_MEMORY_LIMIT", suffix, name);
-	const char *sm;
 	uint64_t cores = 0;
 
 	if (mem && !vgpu_parse_size(mem, &c->mem_limit)) {
 		c->mem_limit = VGPU_SMALLEST_MEM;
 		env->bad(env, name, mem, "a size such as 4096M or 8G" SMALLEST);
 	}
-	sm = variable(env, "CUDA_DEVICE_SM_LIMIT", suffix, name);
+	const char *sm = variable(env, "CUDA_DEVICE_SM_LIMIT", suffix, name);
 	if (!sm)
 		return mem;
 	if (strcmp(sm, "0") == 0) {

@@ -193,7 +193,6 @@ void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const s
 	struct vgpu_hami *v = file_start;
 	uint32_t ncards = (uint32_t)at_most(g->ncards, VGPU_HAMI_DEVICES);
 	uint32_t high = (uint32_t)at_most(LOAD(&c->header->high_slot), VGPU_HAMI_PROCS);
-	bool busy;
 
 	/* A view that ends the program that it is of, by SIGBUS, is not worth it. */
 	if (!has_room(v, high) ||
@@ -201,7 +200,7 @@ void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const s
 		return;
 	start_view(v);
 	put_cards(v, g, ncards);
-	busy = put_procs(v, c, high, ncards, now);
+	bool busy = put_procs(v, c, high, ncards, now);
 	STORE(&v->recent_kernel, busy ? RECENT : 0);
 	if (busy)
 		STORE(&v->last_kernel_time, now / 1000000000u);

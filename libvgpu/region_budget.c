@@ -65,7 +65,6 @@ uint64_t vgpu_budget_wait(const struct vgpu_budget *b, uint32_t cores, uint32_t 
 uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t start_ns)
 {
 	uint64_t period = s->turn_period_us * 1000ull, length = s->turn_length_us * 1000ull;
-	uint64_t at;
 
 	if (period == 0)
 		return 0;
@@ -75,7 +74,7 @@ uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t
 		return s->turn_begin_ns - now_ns;
 	if (length >= period)
 		return 0;
-	at = start_ns - s->turn_begin_ns;
+	uint64_t at = start_ns - s->turn_begin_ns;
 	if (at < length)
 		return 0;
 	/* What follows is only for the case that gresd is gone. */
@@ -91,11 +90,10 @@ uint64_t vgpu_window_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64
 			  bool first)
 {
 	uint64_t period = s->turn_period_us * 1000ull, length = s->turn_length_us * 1000ull;
-	uint64_t at;
 
 	if (period == 0 || length >= period)
 		return 0;
-	at = now_ns % period;
+	uint64_t at = now_ns % period;
 	if (start_ns > now_ns && !(first && at < length / 8))
 		at += start_ns - now_ns;
 	return at < length ? 0 : period - now_ns % period;

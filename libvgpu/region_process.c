@@ -28,14 +28,12 @@ static uint64_t start_time_of(const char *process)
 {
 	char path[32], buf[1024], *p;
 	bool zombie, alone = false;
-	ssize_t n;
-	int fd;
 
 	snprintf(path, sizeof path, "/proc/%s/stat", process);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
-	n = read(fd, buf, sizeof buf - 1);
+	ssize_t n = read(fd, buf, sizeof buf - 1);
 	close(fd);
 	buf[n > 0 ? n : 0] = 0;
 	/* Field 2 is the command in parentheses and may hold anything. */
@@ -94,10 +92,9 @@ bool vgpu_same_ns(const struct vgpu_judge *j, const struct vgpu_slot *slot, uint
 uint64_t vgpu_start_time(uint32_t pid)
 {
 	char name[16];
-	uint64_t start;
 
 	snprintf(name, sizeof name, "%u", pid);
-	start = start_time_of(pid ? name : "self");
+	uint64_t start = start_time_of(pid ? name : "self");
 	return start == ZOMBIE ? 0 : start;
 }
 
@@ -127,13 +124,12 @@ static bool same_time_ns(const char *process)
 bool vgpu_has_ended(uint64_t owner)
 {
 	char name[16];
-	uint64_t start;
 
 	if (VGPU_OWNER_PID(owner) == 0)
 		return true;
 	snprintf(name, sizeof name, "%u", VGPU_OWNER_PID(owner));
 	errno = 0;
-	start = start_time_of(name);
+	uint64_t start = start_time_of(name);
 	/* A sandbox that denies the file may end a process that calls kill. */
 	if (start == 0)
 		return errno != EACCES && errno != EPERM && vgpu_no_process(owner);

@@ -84,22 +84,29 @@ void vgpu_say(const char *text, size_t len)
 	errno = saved;
 }
 
-void vgpu_warn(const char *fmt, ...)
+/* A line, cut to LINE bytes. */
+__attribute__((format(printf, 2, 0))) static void print(const char *start, const char *fmt,
+							va_list ap)
 {
 	int saved = errno, n;
 	char line[LINE];
+
+	n = snprintf(line, sizeof line, "%s", start);
+	n += vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+	if (n > (int)sizeof line - 2)
+		n = (int)sizeof line - 2;
+	line[n++] = '\n';
+	vgpu_say(line, (size_t)n);
+	errno = saved;
+}
+
+void vgpu_warn(const char *fmt, ...)
+{
 	va_list ap;
 
 	va_start(ap, fmt);
-	n = vsnprintf(line, sizeof line - 1, fmt, ap);
+	print("", fmt, ap);
 	va_end(ap);
-	if (n > (int)sizeof line - 2)
-		n = (int)sizeof line - 2;
-	if (n > 0) {
-		line[n++] = '\n';
-		vgpu_say(line, (size_t)n);
-	}
-	errno = saved;
 }
 
 static int wanted;
@@ -114,19 +121,13 @@ void vgpu_log_settings(void)
 void vgpu_log(enum vgpu_log_level level, const char *fmt, ...)
 {
 	static unsigned lines;
-	char line[LINE];
+	char start[32];
 	va_list ap;
-	int n, saved = errno;
 
 	if ((int)level > LOAD(&wanted) || ADD(&lines, 1) > MAX_LINES)
 		return;
-	n = snprintf(line, sizeof line, "vgpu: [%d] ", (int)getpid());
+	snprintf(start, sizeof start, "vgpu: [%d] ", (int)getpid());
 	va_start(ap, fmt);
-	n += vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+	print(start, fmt, ap);
 	va_end(ap);
-	if (n > (int)sizeof line - 2)
-		n = (int)sizeof line - 2;
-	line[n++] = '\n';
-	vgpu_say(line, (size_t)n);
-	errno = saved;
 }

@@ -6,46 +6,8 @@
 #include <stdlib.h>
 
 #include "table.h"
-#include "util.h"
 
 #define FIRST_BUCKETS 256u
-#define ITEMS_AT_ONCE 64u
-
-/* All tables that were ever used. */
-static struct vgpu_table *tables[64];
-
-static void add_to_list(struct vgpu_table *t)
-{
-	for (unsigned i = 0; i < sizeof tables / sizeof *tables; i++) {
-		struct vgpu_table *there = NULL;
-
-		if (CAS(&tables[i], &there, t) || there == t)
-			break;
-	}
-	__atomic_store_n(&t->listed, true, __ATOMIC_RELEASE);
-}
-
-/* A forked child finds each table in the list whose lock a thread of the parent has. */
-static pthread_mutex_t *locked(struct vgpu_table *t)
-{
-	if (!__atomic_load_n(&t->listed, __ATOMIC_ACQUIRE))
-		add_to_list(t);
-	return vgpu_locked(&t->lock);
-}
-
-void vgpu_tables_in_child(void)
-{
-	/* A thread of the parent may be in a table, so its entries are not freed. The parent pays for
-	 * its memory. */
-	for (unsigned i = 0; i < sizeof tables / sizeof *tables && tables[i]; i++) {
-		struct vgpu_table *t = tables[i];
-
-		pthread_mutex_init(&t->lock, NULL);
-		t->bucket = NULL;
-		t->spare = NULL;
-		t->buckets = t->count = 0;
-	}
-}
 
 static size_t bucket_of(const struct vgpu_table *t, uint64_t key)
 {
@@ -65,7 +27,7 @@ static void push(struct vgpu_item **list, struct vgpu_item *item)
 static void insert(struct vgpu_table *t, struct vgpu_item *item)
 {
 	push(&t->bucket[bucket_of(t, item->key)], item);
-	__atomic_store_n(&t->count, t->count + 1, __ATOMIC_RELAXED);
+	STORE(&t->count, t->count + 1);
 }
 
 /* Takes an entry out of the table. */
@@ -74,7 +36,7 @@ static struct vgpu_item *unlinked(struct vgpu_table *t, struct vgpu_item **p)
 	struct vgpu_item *item = *p;
 
 	*p = item->next;
-	__atomic_store_n(&t->count, t->count - 1, __ATOMIC_RELAXED);
+	STORE(&t->count, t->count - 1);
 	return item;
 }
 
@@ -107,29 +69,11 @@ static struct vgpu_item **find(struct vgpu_table *t, uint64_t key)
 	return NULL;
 }
 
-/* Entries come and go with every allocation: they are kept for the next one. */
-static struct vgpu_item *new_item(struct vgpu_table *t)
-{
-	struct vgpu_item *item = t->spare;
-
-	if (!item) {
-		item = calloc(ITEMS_AT_ONCE, sizeof *item);
-		for (unsigned i = 1; item && i < ITEMS_AT_ONCE; i++)
-			push(&t->spare, &item[i]);
-	} else {
-		t->spare = item->next;
-	}
-	return item;
-}
-
 /* The lock is taken. */
 static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	struct vgpu_item *copy;
+	struct vgpu_item *copy = t->count < t->buckets || grow(t) ? malloc(sizeof *copy) : NULL;
 
-	if (t->count >= t->buckets && !grow(t))
-		return false;
-	copy = new_item(t);
 	if (!copy)
 		return false;
 	*copy = *item;
@@ -139,14 +83,14 @@ static bool put(struct vgpu_table *t, const struct vgpu_item *item)
 
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 
 	return put(t, item);
 }
 
 bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, item->key);
 
 	if (p)
@@ -156,7 +100,7 @@ bool vgpu_table_add(struct vgpu_table *t, struct vgpu_item *item)
 
 bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 
 	if (p)
@@ -166,13 +110,13 @@ bool vgpu_table_get(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 
 bool vgpu_table_take(struct vgpu_table *t, uint64_t key, struct vgpu_item *out)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 
 	if (!p)
 		return false;
 	*out = **p;
-	push(&t->spare, unlinked(t, p));
+	free(unlinked(t, p));
 	return true;
 }
 
@@ -180,9 +124,9 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 {
 	struct vgpu_item *list = NULL, **p;
 
-	if (!__atomic_load_n(&t->count, __ATOMIC_RELAXED))
+	if (!LOAD(&t->count))
 		return NULL;
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	while ((p = find(t, key)) != NULL)
 		push(&list, unlinked(t, p));
 	return list;
@@ -191,7 +135,7 @@ struct vgpu_item *vgpu_table_detach(struct vgpu_table *t, uint64_t key)
 struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 				       bool (*goes)(const struct vgpu_item *, uint64_t))
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item *list = NULL;
 
 	for (size_t i = 0; i < t->buckets; i++)
@@ -206,7 +150,7 @@ struct vgpu_item *vgpu_table_detach_if(struct vgpu_table *t, uint64_t arg,
 
 void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 
 	for (struct vgpu_item *next; list && (t->buckets || grow(t)); list = next) {
 		next = list->next;
@@ -217,20 +161,17 @@ void vgpu_table_attach(struct vgpu_table *t, struct vgpu_item *list)
 void vgpu_table_drop(struct vgpu_table *t, struct vgpu_item *list,
 		     void (*gone)(const struct vgpu_item *))
 {
-	for (struct vgpu_item *item = list; gone && item; item = item->next)
-		gone(item);
-	if (!list)
-		return;
-	VGPU_HOLD(locked(t));
-	for (struct vgpu_item *next; list; list = next) {
-		next = list->next;
-		push(&t->spare, list);
+	(void)t;
+	for (struct vgpu_item *item; (item = list) != NULL; free(item)) {
+		list = item->next;
+		if (gone)
+			gone(item);
 	}
 }
 
 uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 	uint64_t by = p && (*p)->size < size ? size - (*p)->size : 0;
 
@@ -257,7 +198,7 @@ void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const str
 
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out)
 {
-	VGPU_HOLD(locked(t));
+	VGPU_LOCK(&t->lock);
 	struct vgpu_item **p = find(t, key);
 
 	if (!p || !(*p)->refs)
@@ -265,6 +206,6 @@ bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item
 	(*p)->refs += (unsigned)by;
 	*out = **p;
 	if (out->refs == 0)
-		push(&t->spare, unlinked(t, p));
+		free(unlinked(t, p));
 	return true;
 }

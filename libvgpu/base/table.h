@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* table.h - what addresses and handles hold. */
+/* table.h - a map from addresses or handles to the memory behind them. */
 #ifndef VGPU_BASE_TABLE_H
 #define VGPU_BASE_TABLE_H
 
@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "util.h"
 
 /* A process-local map from an address or handle to what it holds. */
 struct vgpu_item {
@@ -19,11 +21,12 @@ struct vgpu_item {
 };
 struct vgpu_table {
 	pthread_mutex_t lock;
-	struct vgpu_item **bucket, *spare;
+	struct vgpu_item **bucket;
 	size_t buckets, count;
-	bool listed;
 };
-#define VGPU_TABLE_INIT {.lock = PTHREAD_MUTEX_INITIALIZER}
+/* An empty table. In a forked child the table is empty and unlocked again: the parent pays for its
+ * memory. */
+#define VGPU_TABLE(name) VGPU_PRIVATE struct vgpu_table name
 /* Adds an entry; false when there is no memory for it. */
 bool vgpu_table_put(struct vgpu_table *t, const struct vgpu_item *item);
 /* The same, unless the key has an entry: then *item becomes that entry. */
@@ -43,12 +46,10 @@ uint64_t vgpu_table_raise(struct vgpu_table *t, uint64_t key, uint64_t size);
 /* Adds to the reference count; *out is the entry after it, already removed
  * when the count has come to zero. False when there is no such key, or no count. */
 bool vgpu_table_ref(struct vgpu_table *t, uint64_t key, int by, struct vgpu_item *out);
-/* What ends with an owner goes: gone is called for each of its entries. */
+/* Removes the entries of an owner, and calls gone for each. */
 void vgpu_table_end(struct vgpu_table *t, uint64_t owner, void (*gone)(const struct vgpu_item *));
 /* Asks of each entry, with the lock held, whether it goes. */
 void vgpu_table_sweep(struct vgpu_table *t, uint64_t arg,
 		      bool (*goes)(const struct vgpu_item *, uint64_t arg));
-/* After a fork, in the child: all tables are empty and unlocked. */
-void vgpu_tables_in_child(void);
 
 #endif

@@ -5,25 +5,25 @@
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
 #include "../job/job.h"
-#include "../memory/release.h"
+#include "../memory/account.h"
 #include "context.h"
 
 /* Captured streams. The owner of an entry is the stream's context. The default stream of a thread
  * also has the thread. A capture ends with its stream, its context or that thread: then the program
  * does not end it. */
-static struct vgpu_table open_captures = VGPU_TABLE_INIT;
+static VGPU_TABLE(open_captures);
 
 static void capture_begins(void)
 {
-	__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
-	__atomic_add_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
+	ADD(&vgpu_captures_begin, 1);
+	ADD(&vgpu_captures, 1);
 	vgpu_gate_capture();
 }
 
 static void capture_gone(const struct vgpu_item *item)
 {
 	(void)item;
-	__atomic_sub_fetch(&vgpu_captures, 1, __ATOMIC_SEQ_CST);
+	SUB(&vgpu_captures, 1);
 }
 
 static CUcontext current_context(void)
@@ -91,7 +91,7 @@ static struct vgpu_item capture_of(CUstream stream)
 /* Without memory for its entry, a capture counts until the process ends. */
 static CUresult capture_began(CUresult r, const struct vgpu_item *item)
 {
-	__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);
+	SUB(&vgpu_captures_begin, 1);
 	if (r == CUDA_SUCCESS) {
 		capture_ends(item->key); /* of a stream that ended unseen, of the same handle */
 		vgpu_table_put(&open_captures, item);
@@ -103,7 +103,7 @@ static CUresult capture_began(CUresult r, const struct vgpu_item *item)
 
 void vgpu_captures_ended(CUcontext ctx)
 {
-	if (ctx && __atomic_load_n(&open_captures.count, __ATOMIC_RELAXED))
+	if (ctx && LOAD(&open_captures.count))
 		vgpu_table_end(&open_captures, (uint64_t)(uintptr_t)ctx, capture_gone);
 }
 
@@ -122,47 +122,35 @@ DESTROY(cuStreamDestroy_v2)
 
 /* Counted before the driver begins, so that no thread of ours records an event in
  * that stream in between; counted down when it has ended or never began. */
-#define CAPTURE(name, per_thread, params, ...)                            \
-	CUresult name params                                              \
-	{                                                                 \
-		struct vgpu_item item;                                    \
-                                                                          \
-		VGPU_NEED_CUDA(name);                                     \
-		vgpu_gate_boundary(NULL, false);                          \
-		item = capture_of(vgpu_stream(stream, per_thread));       \
-		capture_begins();                                         \
-		return capture_began(vgpu_real.name(__VA_ARGS__), &item); \
+#define CAPTURE(name, per_thread, params, args)                                      \
+	CUresult name params                                                         \
+	{                                                                            \
+		VGPU_NEED_CUDA(name);                                                \
+		vgpu_gate_boundary(NULL, false);                                     \
+		struct vgpu_item item = capture_of(vgpu_stream(stream, per_thread)); \
+		capture_begins();                                                    \
+		return capture_began(vgpu_real.name args, &item);                    \
 	}
-#define BOTH_CAPTURE(name, params, ...)           \
-	CAPTURE(name, false, params, __VA_ARGS__) \
-	CAPTURE(name##_ptsz, true, params, __VA_ARGS__)
-BOTH_CAPTURE(cuStreamBeginCapture, (CUstream stream), stream)
-BOTH_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
-BOTH_CAPTURE(cuStreamBeginCaptureToGraph,
-	     (CUstream stream, CUgraph graph, const void *deps, const void *data, size_t n,
-	      int mode),
-	     stream, graph, deps, data, n, mode)
-BOTH_CAPTURE(cuStreamBeginRecaptureToGraph,
-	     (CUstream stream, int mode, CUgraph graph, void *mismatch, void *data), stream, mode,
-	     graph, mismatch, data)
-BOTH_CAPTURE(cuStreamBeginCaptureToCig, (CUstream stream, void *params), stream, params)
+#define CU_CAPTURE_PTSZ(name, params, args) \
+	CAPTURE(name, false, params, args)  \
+	CAPTURE(name##_ptsz, true, params, args)
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 /* A stream may join a capture by the event that it waits for. An event of this library's in it would be a
  * part of that from then on, and to ask for it would spoil the capture. */
 #define JOIN(name, per_thread)                                                     \
 	CUresult name(CUstream stream, CUevent event, unsigned flags)              \
 	{                                                                          \
-		CUresult result;                                                   \
-                                                                                   \
 		VGPU_NEED_CUDA(name);                                              \
-		if (unlikely(__atomic_load_n(&vgpu_gate_any, __ATOMIC_RELAXED)))   \
+		if (unlikely(LOAD(&vgpu_gate_any)))                                \
 			vgpu_gate_boundary(vgpu_stream(stream, per_thread), true); \
 		if (likely(!vgpu_capturing()))                                     \
 			return vgpu_real.name(stream, event, flags);               \
-		__atomic_add_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
+		ADD(&vgpu_captures_begin, 1);                                      \
 		vgpu_gate_capture();                                               \
-		result = vgpu_real.name(stream, event, flags);                     \
-		__atomic_sub_fetch(&vgpu_captures_begin, 1, __ATOMIC_SEQ_CST);     \
+		CUresult result = vgpu_real.name(stream, event, flags);            \
+		SUB(&vgpu_captures_begin, 1);                                      \
 		return result;                                                     \
 	}
 JOIN(cuStreamWaitEvent, false)
@@ -174,12 +162,10 @@ JOIN(cuStreamWaitEvent_ptsz, true)
 	CUresult name params                                   \
 	{                                                      \
 		CUstream of = vgpu_stream(stream, per_thread); \
-		CUresult result;                               \
-		bool before;                                   \
                                                                \
 		VGPU_NEED_CUDA(name);                          \
-		before = vgpu_captured(of, false);             \
-		result = vgpu_real.name(__VA_ARGS__);          \
+		bool before = vgpu_captured(of, false);        \
+		CUresult result = vgpu_real.name(__VA_ARGS__); \
 		if (before && !vgpu_captured(of, false))       \
 			capture_ends(key_of(of));              \
 		return result;                                 \

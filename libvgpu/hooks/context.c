@@ -6,20 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/table.h"
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
+#include "../kernel/kernel.h"
 #include "../life/watcher.h"
 #include "../memory/account.h"
-#include "../memory/context_cost.h"
 #include "../memory/memory.h"
-#include "../memory/module.h"
-#include "../memory/owner.h"
-#include "../memory/release.h"
-#include "../kernel/kernel.h"
 #include "../slices/slices.h"
 #include "context.h"
 
@@ -30,7 +22,7 @@ void vgpu_context_began(int card)
 	VGPU_NO_CANCEL;
 	struct vgpu_schedule s;
 
-	__atomic_add_fetch(&vgpu_my(card)->contexts, 1, __ATOMIC_SEQ_CST);
+	ADD(&vgpu_my(card)->contexts, 1);
 	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)card, &s, vgpu_now())) {
 		vgpu_gate_schedule(card, &s);
 		vgpu_slices_apply(card, &s, VGPU_READ_BACK);
@@ -44,7 +36,7 @@ void vgpu_context_seen(int card)
 {
 	VGPU_LOCK(&seen_lock);
 
-	if (!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED))
+	if (!LOAD(&vgpu_my(card)->contexts))
 		vgpu_context_began(card);
 }
 
@@ -52,23 +44,20 @@ void vgpu_context_ended(int card)
 {
 	uint32_t *n = &vgpu_my(card)->contexts;
 
-	if (__atomic_load_n(n, __ATOMIC_SEQ_CST))
-		__atomic_sub_fetch(n, 1, __ATOMIC_SEQ_CST);
+	if (LOAD(n))
+		SUB(n, 1);
 	vgpu_overhead_context_gone(card);
 }
 
 CUresult cuInit(unsigned flags)
 {
-	const char *blocking;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuInit);
 	/* As the driver reads it. */
-	blocking = getenv("CUDA_LAUNCH_BLOCKING");
+	const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
 	if (blocking && *blocking && strcmp(blocking, "0") != 0)
 		vgpu_launches_wait = true;
 	vgpu_cards_init();
-	r = vgpu_real.cuInit(flags);
+	CUresult r = vgpu_real.cuInit(flags);
 	if (r == CUDA_SUCCESS && vgpu_state.from_env)
 		vgpu_env_cards();
 	return r;
@@ -83,29 +72,26 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 				 .refs = 1};
 
 	/* Not the handle: the driver can use it again while this context still ends. */
-	item.owner = VGPU_MAX_CARDS + __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
+	item.owner = VGPU_MAX_CARDS + ADD(&made, 1);
 
 	/* Forgotten for want of memory: stays charged until the process ends. */
 	vgpu_table_put(&vgpu_contexts_made, &item);
 	vgpu_context_began(card);
 }
 
-#define CREATE(name, params, args)                            \
+#define CU_CONTEXT(name, params, args)                        \
 	CUresult name params                                  \
 	{                                                     \
-		CUresult result;                              \
-		int on;                                       \
-                                                              \
 		VGPU_NEED_CUDA(name);                         \
 		if (vgpu_not_granted(dev))                    \
 			return CUDA_ERROR_DEVICE_UNAVAILABLE; \
-		on = vgpu_card_of_device(dev);                \
+		int on = vgpu_card_of_device(dev);            \
 		if (on < 0)                                   \
 			return vgpu_real.name args;           \
 		if (vgpu_overhead_context(on))                \
 			return vgpu_oom(on, 0);               \
 		vgpu_rm_creating(on);                         \
-		result = vgpu_real.name args;                 \
+		CUresult result = vgpu_real.name args;        \
 		vgpu_rm_creating(-1);                         \
 		if (result == CUDA_SUCCESS)                   \
 			new_context(*pctx, on, dev);          \
@@ -114,21 +100,8 @@ static void new_context(CUcontext ctx, int card, CUdevice dev)
 		return result;                                \
 	}
 
-CREATE(cuCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuCtxCreate_v3,
-       (CUcontext * pctx, CUexecAffinityParam *params, int n, unsigned flags, CUdevice dev),
-       (pctx, params, n, flags, dev))
-CREATE(cuCtxCreate_v4, (CUcontext * pctx, CUctxCreateParams *params, unsigned flags, CUdevice dev),
-       (pctx, params, flags, dev))
-CREATE(cuGLCtxCreate, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned flags, CUdevice dev), (pctx, flags, dev))
-CREATE(cuVDPAUCtxCreate,
-       (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
-       (pctx, flags, dev, vdp, vdp_get))
-CREATE(cuVDPAUCtxCreate_v2,
-       (CUcontext * pctx, unsigned flags, CUdevice dev, uint32_t vdp, void *vdp_get),
-       (pctx, flags, dev, vdp, vdp_get))
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 static void context_ended(const struct vgpu_item *item)
 {
@@ -138,12 +111,9 @@ static void context_ended(const struct vgpu_item *item)
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 {
-	struct vgpu_item *list;
-	CUresult r;
-
 	vgpu_gate_ends(ctx);
-	list = vgpu_freeing(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx);
-	r = real(ctx);
+	struct vgpu_item *list = vgpu_freeing(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx);
+	CUresult r = real(ctx);
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
 	if (r == CUDA_SUCCESS)
 		vgpu_captures_ended(ctx);
@@ -152,25 +122,21 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx)
 	return r;
 }
 
-CUresult cuCtxDestroy(CUcontext ctx)
-{
-	VGPU_NEED_CUDA(cuCtxDestroy);
-	return destroy(vgpu_real.cuCtxDestroy, ctx);
-}
-
-CUresult cuCtxDestroy_v2(CUcontext ctx)
-{
-	VGPU_NEED_CUDA(cuCtxDestroy_v2);
-	return destroy(vgpu_real.cuCtxDestroy_v2, ctx);
-}
+#define DESTROY_CONTEXT(name)                        \
+	CUresult name(CUcontext ctx)                 \
+	{                                            \
+		VGPU_NEED_CUDA(name);                \
+		return destroy(vgpu_real.name, ctx); \
+	}
+DESTROY_CONTEXT(cuCtxDestroy)
+DESTROY_CONTEXT(cuCtxDestroy_v2)
 
 CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
 {
 	struct vgpu_item item;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuCtxAttach);
-	r = vgpu_real.cuCtxAttach(pctx, flags);
+	CUresult r = vgpu_real.cuCtxAttach(pctx, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)*pctx, 1, &item);
 	return r;
@@ -180,16 +146,14 @@ CUresult cuCtxAttach(CUcontext *pctx, unsigned flags)
 CUresult cuCtxDetach(CUcontext ctx)
 {
 	struct vgpu_item item;
-	CUresult r;
-	bool last;
 
 	VGPU_NEED_CUDA(cuCtxDetach);
-	last = vgpu_state.grant &&
-	       vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item) &&
-	       item.refs == 1;
+	bool last = vgpu_state.grant &&
+		    vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item) &&
+		    item.refs == 1;
 	if (last)
 		return destroy(vgpu_real.cuCtxDetach, ctx);
-	r = vgpu_real.cuCtxDetach(ctx);
+	CUresult r = vgpu_real.cuCtxDetach(ctx);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, -1, &item);
 	return r;

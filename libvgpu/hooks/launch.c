@@ -8,7 +8,7 @@
 #include "../compute/waits.h"
 #include "../driver/prototypes.h"
 #include "../job/cards.h"
-#include "../memory/graph.h"
+#include "../memory/memory.h"
 
 /* Taken for the cost of what has never been measured. */
 #define UNKNOWN_KERNEL_NS 200000u
@@ -23,7 +23,6 @@ static uint64_t key_of(CUfunction f, uint64_t gx, uint64_t gy, uint64_t gz, uint
 void vgpu_count_launch(CUstream stream)
 {
 	int card = vgpu_state.ncards == 1 ? 0 : vgpu_card_current();
-	uint64_t *n;
 
 	if (card < 0)
 		return;
@@ -31,81 +30,56 @@ void vgpu_count_launch(CUstream stream)
 	if (unlikely(!__atomic_load_n(&vgpu_my(card)->contexts, __ATOMIC_RELAXED)))
 		vgpu_context_seen(card);
 	vgpu_waits_launched(card, stream);
-	n = &vgpu_my(card)->launches;
+	uint64_t *n = &vgpu_my(card)->launches;
 	__atomic_store_n(n, __atomic_load_n(n, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
 #define GATED(real, stream, key, unknown, call) GATED_CALL(real, stream, key, unknown, false, call)
 
-#define LAUNCH_KERNEL(name, per_thread)                                                          \
-	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,          \
-		      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params, \
-		      void **extra)                                                              \
-	{                                                                                        \
-		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                           \
-		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                      \
-		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra)); \
-	}
-LAUNCH_KERNEL(cuLaunchKernel, false)
-LAUNCH_KERNEL(cuLaunchKernel_ptsz, true)
+static const CUlaunchConfig *config_of(const CUlaunchConfig *config)
+{
+	static const CUlaunchConfig none;
 
-#define LAUNCH_EX(name, per_thread)                                                                \
-	CUresult name(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)     \
-	{                                                                                          \
-		static const CUlaunchConfig none;                                                  \
-		const CUlaunchConfig *c = config ? config : &none;                                 \
-                                                                                                   \
-		GATED(vgpu_real.name, vgpu_stream(c->hStream, per_thread),                         \
-		      key_of(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, \
-			     c->blockDimZ),                                                        \
-		      UNKNOWN_KERNEL_NS, vgpu_real.name(config, f, params, extra));                \
-	}
-LAUNCH_EX(cuLaunchKernelEx, false)
-LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
+	return config ? config : &none;
+}
 
-#define LAUNCH_COOPERATIVE(name, per_thread)                                                     \
-	CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,          \
-		      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params) \
-	{                                                                                        \
-		GATED(vgpu_real.name, vgpu_stream(stream, per_thread),                           \
-		      key_of(f, gx, gy, gz, bx, by, bz), UNKNOWN_KERNEL_NS,                      \
-		      vgpu_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, params));        \
-	}
-LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
-LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
+static uint64_t config_key(CUfunction f, const CUlaunchConfig *config)
+{
+	const CUlaunchConfig *c = config_of(config);
 
-/* Gated on the first entry's card: its parts wait for each other, so one may
- * not be held back alone. */
-CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned n, unsigned flags)
+	return key_of(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
+		      c->blockDimZ);
+}
+
+/* Of a launch on several cards. It is gated on the first entry's card: its parts wait for each other, so
+ * one may not be held back alone. */
+static const CUDA_LAUNCH_PARAMS *first_of(const CUDA_LAUNCH_PARAMS *list, unsigned n)
 {
 	static const CUDA_LAUNCH_PARAMS none;
-	const CUDA_LAUNCH_PARAMS *p = list && n ? list : &none;
 
-	GATED(vgpu_real.cuLaunchCooperativeKernelMultiDevice, vgpu_stream(p->hStream, false),
-	      key_of(p->function, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY,
-		     p->blockDimZ),
-	      UNKNOWN_KERNEL_NS, vgpu_real.cuLaunchCooperativeKernelMultiDevice(list, n, flags));
+	return list && n ? list : &none;
 }
 
-CUresult cuLaunch(CUfunction f)
+static uint64_t list_key(const CUDA_LAUNCH_PARAMS *list, unsigned n)
 {
-	GATED(vgpu_real.cuLaunch, CU_STREAM_LEGACY, vgpu_mix((uint64_t)(uintptr_t)f, 1),
-	      UNKNOWN_KERNEL_NS, vgpu_real.cuLaunch(f));
+	const CUDA_LAUNCH_PARAMS *p = first_of(list, n);
+
+	return key_of(p->function, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX,
+		      p->blockDimY, p->blockDimZ);
 }
 
-CUresult cuLaunchGrid(CUfunction f, int w, int h)
-{
-	GATED(vgpu_real.cuLaunchGrid, CU_STREAM_LEGACY,
-	      vgpu_mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
-	      vgpu_real.cuLaunchGrid(f, w, h));
-}
-
-CUresult cuLaunchGridAsync(CUfunction f, int w, int h, CUstream stream)
-{
-	GATED(vgpu_real.cuLaunchGridAsync, vgpu_stream(stream, false),
-	      vgpu_mix((uint64_t)(uintptr_t)f, (uint64_t)w * (uint64_t)h), UNKNOWN_KERNEL_NS,
-	      vgpu_real.cuLaunchGridAsync(f, w, h, stream));
-}
+#define LAUNCH(name, params, args, stream, key)                                             \
+	CUresult name params                                                                \
+	{                                                                                   \
+		GATED(vgpu_real.name, stream, key, UNKNOWN_KERNEL_NS, vgpu_real.name args); \
+	}
+#define CU_LAUNCH(name, params, args, stream, key) \
+	LAUNCH(name, params, args, vgpu_stream(stream, false), key)
+#define CU_LAUNCH_PTSZ(name, params, args, stream, key) \
+	CU_LAUNCH(name, params, args, stream, key)      \
+	LAUNCH(name##_ptsz, params, args, vgpu_stream(stream, true), key)
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 static uint64_t graph_key(CUgraphExec graph)
 {

@@ -4,17 +4,13 @@
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
-#include "../memory/shared.h"
-#include "../memory/told.h"
+#include "../memory/memory.h"
 
-/* False: the device has no limit. */
-static bool view(int card, unsigned long long *total, unsigned long long *free,
+static void view(int card, unsigned long long *total, unsigned long long *free,
 		 unsigned long long *used)
 {
 	uint64_t f = *free, t = *total;
 
-	if (card < 0 || !vgpu_limit(card))
-		return false;
 	vgpu_shared_settle();
 	vgpu_told(card, &f, &t);
 	/* total = used + free holds on a card: what others hold shows as used. */
@@ -22,28 +18,19 @@ static bool view(int card, unsigned long long *total, unsigned long long *free,
 		*used = t - f;
 	*total = t;
 	*free = f;
-	return true;
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
-{
-	nvmlReturn_t r;
-
-	VGPU_NEED_NVML(nvmlDeviceGetMemoryInfo);
-	r = vgpu_real.nvmlDeviceGetMemoryInfo(device, memory);
-	if (r == NVML_SUCCESS)
-		view(vgpu_card_of_nvml(device), &memory->total, &memory->free, &memory->used);
-	return r;
-}
-
-nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
-{
-	nvmlReturn_t r;
-
-	VGPU_NEED_NVML(nvmlDeviceGetMemoryInfo_v2);
-	r = vgpu_real.nvmlDeviceGetMemoryInfo_v2(device, memory);
-	if (r == NVML_SUCCESS &&
-	    view(vgpu_card_of_nvml(device), &memory->total, &memory->free, &memory->used))
-		memory->reserved = 0;
-	return r;
-}
+#define MEMORY(name, type, more)                                                  \
+	nvmlReturn_t name(nvmlDevice_t device, type *memory)                      \
+	{                                                                         \
+		VGPU_NEED_NVML(name);                                             \
+		nvmlReturn_t r = vgpu_real.name(device, memory);                  \
+		int card = r == NVML_SUCCESS ? vgpu_card_of_nvml(device) : -1;    \
+		if (card >= 0 && vgpu_limit(card)) {                              \
+			view(card, &memory->total, &memory->free, &memory->used); \
+			more;                                                     \
+		}                                                                 \
+		return r;                                                         \
+	}
+MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
+MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, memory->reserved = 0)

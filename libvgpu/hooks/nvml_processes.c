@@ -92,12 +92,11 @@ static nvmlReturn_t filtered(ask_list ask, nvmlDevice_t device, unsigned *n, voi
 			     size_t size)
 {
 	unsigned have = MAX_PROCESSES, room;
-	nvmlReturn_t r;
 	char *all = n && vgpu_card_of_nvml(device) >= 0 ? calloc(MAX_PROCESSES, size) : NULL;
 
 	if (!all)
 		return ask(device, n, infos);
-	r = ask(device, &have, all);
+	nvmlReturn_t r = ask(device, &have, all);
 	if (r == NVML_SUCCESS) {
 		room = *n;
 		*n = keep_own(all, have, size, 0);
@@ -110,22 +109,14 @@ static nvmlReturn_t filtered(ask_list ask, nvmlDevice_t device, unsigned *n, voi
 	return r;
 }
 
-#define LIST(name, type)                                                                    \
+#define NV_LIST(name, type)                                                                 \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned *n, type *infos)                    \
 	{                                                                                   \
 		VGPU_NEED_NVML(name);                                                       \
 		return filtered((ask_list)vgpu_real.name, device, n, infos, sizeof *infos); \
 	}
-
-LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
+#define CU(name, params)
+#include "../driver/hooks.def"
 
 /* The callers of these bring room for every process of the card: what is not the
  * job's is taken out of it afterwards. */
@@ -133,10 +124,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 					     nvmlProcessUtilizationSample_t *samples, unsigned *n,
 					     unsigned long long since)
 {
-	nvmlReturn_t r;
-
 	VGPU_NEED_NVML(nvmlDeviceGetProcessUtilization);
-	r = vgpu_real.nvmlDeviceGetProcessUtilization(device, samples, n, since);
+	nvmlReturn_t r = vgpu_real.nvmlDeviceGetProcessUtilization(device, samples, n, since);
 	if (r == NVML_SUCCESS && samples && n && vgpu_card_of_nvml(device) >= 0)
 		*n = keep_own(samples, *n, sizeof *samples, 0);
 	return r;

@@ -2,19 +2,12 @@
 /* primary.c - primary contexts, and green ones, which are parts of them. */
 #include <errno.h>
 
-#include "../base/table.h"
 #include "../compute/compute.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
-#include "../memory/account.h"
-#include "../memory/context_cost.h"
-#include "../memory/memory.h"
-#include "../memory/module.h"
-#include "../memory/owner.h"
-#include "../memory/pool.h"
 #include "../kernel/kernel.h"
+#include "../memory/account.h"
+#include "../memory/memory.h"
+#include "../memory/pool.h"
 #include "../slices/slices.h"
 #include "context.h"
 
@@ -24,7 +17,7 @@ static VGPU_PRIVATE int primary_refs[VGPU_MAX_CARDS];
 static VGPU_PRIVATE bool counted[VGPU_MAX_CARDS];
 /* Of both. A thread with this lock may wait for memory of processes that have just died. */
 static VGPU_PRIVATE pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct vgpu_table greens = VGPU_TABLE_INIT; /* green contexts -> card */
+static VGPU_TABLE(greens); /* green contexts -> card */
 
 /* The handle that was given for the last primary context of a card. */
 static CUcontext primary[VGPU_MAX_CARDS];
@@ -59,22 +52,19 @@ static void primary_taken(int card, CUresult r)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-	CUresult r;
-	int card;
-
 	VGPU_NEED_CUDA(cuDevicePrimaryCtxRetain);
 	if (vgpu_not_granted(dev))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	card = vgpu_card_of_device(dev);
+	int card = vgpu_card_of_device(dev);
 	if (card < 0)
 		return vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	if (primary_taking(card))
 		return vgpu_oom(card, 0);
 	vgpu_rm_creating(card);
-	r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
+	CUresult r = vgpu_real.cuDevicePrimaryCtxRetain(pctx, dev);
 	vgpu_rm_creating(-1);
 	if (r == CUDA_SUCCESS)
-		__atomic_store_n(&primary[card], *pctx, __ATOMIC_RELAXED);
+		STORE(&primary[card], *pctx);
 	primary_taken(card, r);
 	return r;
 }
@@ -113,16 +103,14 @@ static bool primary_gone(CUdevice dev, CUresult r)
 static CUresult primary_release(CUresult (*real)(CUdevice), CUdevice dev, bool all)
 {
 	CUcontext ctx = NULL;
-	CUresult r;
 	int card = vgpu_card_of_device(dev);
-	bool gone;
 
 	if (card >= 0 && (all || references(card) <= 1))
-		ctx = __atomic_load_n(&primary[card], __ATOMIC_RELAXED);
+		ctx = LOAD(&primary[card]);
 	vgpu_gate_ends(ctx);
 	vgpu_mem_begin();
-	r = real(dev);
-	gone = primary_gone(dev, r);
+	CUresult r = real(dev);
+	bool gone = primary_gone(dev, r);
 	vgpu_gate_ended(ctx, gone);
 	vgpu_captures_ended(gone ? ctx : NULL);
 	vgpu_pools_forget_current();
@@ -153,7 +141,6 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 {
 	struct vgpu_item item = {.size = 0};
 	struct vgpu_schedule s;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxCreate);
 	if (vgpu_not_granted(dev))
@@ -164,7 +151,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *pctx, void *desc, CUdevice dev, unsigned f
 	if (primary_taking(item.card))
 		return vgpu_oom(item.card, 0);
 	vgpu_rm_creating(item.card);
-	r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
+	CUresult r = vgpu_real.cuGreenCtxCreate(pctx, desc, dev, flags);
 	vgpu_rm_creating(-1);
 	primary_taken(item.card, r);
 	if (r != CUDA_SUCCESS)
@@ -182,24 +169,22 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CUcontext ctx = NULL, under = NULL;
 	struct vgpu_item item;
-	bool known, gone;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuGreenCtxDestroy);
-	known = vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item);
+	bool known = vgpu_table_take(&greens, (uint64_t)(uintptr_t)green, &item);
 	if (!vgpu_state.grant || !vgpu_real.cuCtxFromGreenCtx ||
 	    vgpu_real.cuCtxFromGreenCtx(&ctx, green) != CUDA_SUCCESS)
 		ctx = NULL;
 	if (known)
-		under = __atomic_load_n(&primary[item.card], __ATOMIC_RELAXED);
+		under = LOAD(&primary[item.card]);
 	if (ctx == under) /* a driver may give the primary one, which others hold too */
 		ctx = NULL;
 	vgpu_gate_ends(ctx);
 	vgpu_gate_ends(under);
 	vgpu_mem_begin();
-	r = vgpu_real.cuGreenCtxDestroy(green);
+	CUresult r = vgpu_real.cuGreenCtxDestroy(green);
 	vgpu_gate_ended(ctx, r == CUDA_SUCCESS);
-	gone = known && primary_gone((CUdevice)item.other, r);
+	bool gone = known && primary_gone((CUdevice)item.other, r);
 	vgpu_gate_ended(under, gone);
 	vgpu_captures_ended(r == CUDA_SUCCESS ? ctx : NULL);
 	vgpu_captures_ended(gone ? under : NULL);

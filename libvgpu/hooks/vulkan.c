@@ -27,7 +27,7 @@ struct device {
 };
 
 /* Devices and queues by their handles. The owner of a queue's entry is its device's handle. */
-static struct vgpu_table known = VGPU_TABLE_INIT;
+static VGPU_TABLE(known);
 
 static uint64_t key_of(const void *handle)
 {

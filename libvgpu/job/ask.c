@@ -43,21 +43,19 @@ bool vgpu_ask(const char *question, uint64_t within_ns, char *answer, size_t siz
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	uint64_t until = vgpu_now() + within_ns;
 	size_t len = strlen(question);
-	bool ok;
-	int fd;
 
 	_Static_assert(sizeof addr.sun_path > VGPU_SOCKET_LEN, "a socket's path fits");
 	memcpy(addr.sun_path, vgpu_state.grant->socket, VGPU_SOCKET_LEN);
 	if (addr.sun_path[0] != '/')
 		return false;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return false;
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &within, sizeof within);
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &within, sizeof within);
-	ok = connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
-	     send(fd, question, len, MSG_NOSIGNAL) == (ssize_t)len &&
-	     read_line(fd, until, answer, size);
+	bool ok = connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
+		  send(fd, question, len, MSG_NOSIGNAL) == (ssize_t)len &&
+		  read_line(fd, until, answer, size);
 	close(fd);
 	return ok && strstr(answer, "\"ok\":true");
 }

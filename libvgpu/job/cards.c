@@ -85,11 +85,11 @@ int vgpu_card_of_device(CUdevice dev)
 	char text[VGPU_UUID_LEN];
 	CUuuid uuid;
 	CUresult r = -1;
-	int card, n;
+	int n;
 
 	if (!vgpu_state.grant || dev < 0 || dev >= MAX_DEVICES)
 		return -1;
-	card = LOAD(&card_of_device[dev]);
+	int card = LOAD(&card_of_device[dev]);
 	if (card != UNKNOWN_CARD)
 		return card;
 	if (vgpu_real.cuDeviceGetUuid_v2)
@@ -146,11 +146,9 @@ static bool not_served(int card, CUdevice dev)
 
 bool vgpu_not_granted(CUdevice dev)
 {
-	int card;
-
 	if (!vgpu_state.grant || vgpu_state.from_env || dev < 0 || dev >= MAX_DEVICES)
 		return false;
-	card = vgpu_card_of_device(dev);
+	int card = vgpu_card_of_device(dev);
 	if (card >= 0)
 		return not_served(card, dev);
 	/* Only where its UUID was told: an error here is the driver's to report. */

@@ -16,7 +16,7 @@ int vgpu_card_asked(void);
 extern int vgpu_only_card;
 static inline int vgpu_card_current(void)
 {
-	int only = __atomic_load_n(&vgpu_only_card, __ATOMIC_RELAXED);
+	int only = LOAD(&vgpu_only_card);
 
 	return likely(only >= 0) ? only : vgpu_card_asked();
 }

@@ -108,7 +108,6 @@ static bool stretch(int fd)
 {
 	struct vgpu_signal_hold hold;
 	struct stat st;
-	int r;
 
 	if (fstat(fd, &st) != 0)
 		return false;
@@ -120,7 +119,7 @@ static bool stretch(int fd)
 		return true;
 	/* Above ulimit -f the kernel would end the program. */
 	vgpu_signal_hold(&hold, SIGXFSZ);
-	r = ftruncate(fd, (off_t)VGPU_CACHE_SIZE);
+	int r = ftruncate(fd, (off_t)VGPU_CACHE_SIZE);
 	vgpu_signal_drop(&hold, r != 0);
 	return r == 0;
 }
@@ -196,7 +195,7 @@ static void claim_slot(void)
 				  "this process gets no GPU memory",
 				  VGPU_MAX_SLOTS);
 	}
-	__atomic_store_n(&vgpu_state.slot->heartbeat_ns, vgpu_now(), __ATOMIC_RELAXED);
+	STORE(&vgpu_state.slot->heartbeat_ns, vgpu_now());
 }
 
 /* A forked child that has not asked for CUDA since; see vgpu_job_claim(). */

@@ -13,7 +13,7 @@ struct vgpu_state {
 	bool counted;           /* false: the slot is no part of the cache, nothing is given */
 	unsigned ncards;
 	uint32_t other_cards; /* a bit each: this process works on them without CUDA */
-	bool from_env; /* grant made from environment variables, no gresd behind it */
+	bool from_env;        /* grant made from environment variables, no gresd behind it */
 };
 /* Read-only, but for the slot and other_cards, once vgpu_job_find() has returned. */
 extern struct vgpu_state vgpu_state;
@@ -46,7 +46,7 @@ uint64_t vgpu_mem_used(int card);
 /* The part of it that no slot announces; may be negative. */
 static inline int64_t vgpu_mem_outside(int card)
 {
-	return __atomic_load_n(&vgpu_state.grant->card[card].mem_outside, __ATOMIC_RELAXED);
+	return LOAD(&vgpu_state.grant->card[card].mem_outside);
 }
 
 #endif

@@ -6,7 +6,7 @@
  * SIGPIPE and leaves errno alone. Called with no lock held; no CUDA call.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +24,8 @@
 #define MOST_LINES 20u
 /* Processes that are named, the largest first. */
 #define NAMED 4
-#define MIB (1ull << 20)
-#define GIB (1ull << 30)
+#define MIB (UINT64_C(1) << 20)
+#define GIB (UINT64_C(1) << 30)
 
 static bool quiet, verbose;
 
@@ -48,29 +48,32 @@ __attribute__((format(printf, 2, 3))) static void add(struct line *l, const char
 {
 	size_t room = sizeof l->text - 1 - l->len; /* one for the newline */
 	va_list ap;
-	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(l->text + l->len, room, fmt, ap);
+	int n = vsnprintf(l->text + l->len, room, fmt, ap);
 	va_end(ap);
 	if (n > 0)
 		l->len += (size_t)n < room ? (size_t)n : room - 1;
 }
 
 /* Bytes as people read them: GiB with one digit, MiB below, KiB below that. */
-static void add_size(struct line *l, uint64_t bytes)
+static struct size {
+	char text[24];
+} size_of(uint64_t bytes)
 {
 	uint64_t tenths = (bytes / (GIB / 1024) * 10 + 512) / 1024;
+	struct size s;
 
 	if (bytes >= GIB && tenths % 10)
-		add(l, "%llu.%llu GiB", (unsigned long long)(tenths / 10),
-		    (unsigned long long)(tenths % 10));
+		snprintf(s.text, sizeof s.text, "%" PRIu64 ".%" PRIu64 " GiB", tenths / 10,
+			 tenths % 10);
 	else if (bytes >= GIB)
-		add(l, "%llu GiB", (unsigned long long)(tenths / 10));
+		snprintf(s.text, sizeof s.text, "%" PRIu64 " GiB", tenths / 10);
 	else if (bytes >= MIB)
-		add(l, "%llu MiB", (unsigned long long)(bytes / MIB));
+		snprintf(s.text, sizeof s.text, "%" PRIu64 " MiB", bytes / MIB);
 	else
-		add(l, "%llu KiB", (unsigned long long)((bytes + 1023) / 1024));
+		snprintf(s.text, sizeof s.text, "%" PRIu64 " KiB", (bytes + 1023) / 1024);
+	return s;
 }
 
 static void say(struct line *l)
@@ -119,21 +122,16 @@ static void add_use(struct line *l, int card)
 	uint64_t sum;
 	unsigned n = others(card, top, &sum);
 
-	add(l, ", of which this process (%d) holds ", (int)getpid());
-	add_size(l, LOAD(&vgpu_my(card)->mem));
+	add(l, ", of which this process (%d) holds %s", (int)getpid(),
+	    size_of(LOAD(&vgpu_my(card)->mem)).text);
 	for (unsigned k = 0; k < NAMED && k < n; k++) {
-		add(l, ", process %u ", top[k].pid);
-		add_size(l, top[k].mem);
+		add(l, ", process %u %s", top[k].pid, size_of(top[k].mem).text);
 		sum -= top[k].mem;
 	}
-	if (n > NAMED) {
-		add(l, ", %u more processes ", n - NAMED);
-		add_size(l, sum);
-	}
-	if (beside >= (int64_t)MIB) {
-		add(l, ", the driver beside them ");
-		add_size(l, (uint64_t)beside);
-	}
+	if (n > NAMED)
+		add(l, ", %u more processes %s", n - NAMED, size_of(sum).text);
+	if (beside >= (int64_t)MIB)
+		add(l, ", the driver beside them %s", size_of((uint64_t)beside).text);
 }
 
 /* How to get more, as the user has to write it. */
@@ -141,12 +139,11 @@ static void add_remedy(struct line *l, int card, uint64_t need)
 {
 	uint64_t gib = (need + GIB - 1) / GIB;
 
-	if (vgpu_state.from_env) {
+	if (vgpu_state.from_env)
 		add(l, ". The limit is from CUDA_DEVICE_MEMORY_LIMIT");
-		return;
-	}
-	add(l, ". To have more: submit with --vgpu-mem=%lluG",
-	    (unsigned long long)(gib * GIB > vgpu_limit(card) ? gib : gib + 1));
+	else
+		add(l, ". To have more: submit with --vgpu-mem=%" PRIu64 "G",
+		    gib * GIB > vgpu_limit(card) ? gib : gib + 1);
 }
 
 void vgpu_tell_oom(int card, uint64_t bytes)
@@ -156,8 +153,6 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 	uint64_t now = vgpu_now(), due = LOAD(&next_ns);
 	uint64_t used = vgpu_mem_used(card);
 	struct line l = {.len = 0};
-	int saved = errno;
-	unsigned missed;
 
 	if (quiet)
 		return;
@@ -166,29 +161,22 @@ void vgpu_tell_oom(int card, uint64_t bytes)
 		return;
 	}
 	ADD(&lines, 1);
-	missed = EXCHANGE(&untold, 0);
+	unsigned missed = EXCHANGE(&untold, 0);
 	if (unlikely(!vgpu_state.counted))
 		return; /* said when no place was found for this process */
-	add(&l, "vgpu: memory: ");
-	if (bytes)
-		add_size(&l, bytes);
-	else
-		add(&l, "room for a CUDA context, code or a graph");
-	add(&l, " refused: the limit of ");
+	add(&l, "vgpu: memory: %s refused: the limit of ",
+	    bytes ? size_of(bytes).text : "room for a CUDA context, code or a graph");
 	if (vgpu_state.from_env)
 		add(&l, "this process");
 	else
 		add(&l, "job %u", vgpu_state.grant->job_id);
-	add(&l, " on card %d is ", card);
-	add_size(&l, vgpu_limit(card));
-	add(&l, ", used are ");
-	add_size(&l, used);
+	add(&l, " on card %d is %s, used are %s", card, size_of(vgpu_limit(card)).text,
+	    size_of(used).text);
 	add_use(&l, card);
 	add_remedy(&l, card, used + (bytes ? bytes : GIB / 2));
 	if (missed)
 		add(&l, " (and %u refusals since the last such line)", missed);
 	say(&l);
-	errno = saved;
 }
 
 void vgpu_tell_ungated(int card)
@@ -210,29 +198,23 @@ static const char *mode_name(uint32_t mode)
 void vgpu_tell_grant(void)
 {
 	struct line l = {.len = 0};
-	int saved = errno;
 
 	if (!verbose)
 		return;
-	if (!vgpu_state.grant) {
+	if (!vgpu_state.grant)
 		add(&l, "vgpu: process %d: no share: no limits here", (int)getpid());
-	} else if (vgpu_state.from_env) {
+	else if (vgpu_state.from_env)
 		add(&l, "vgpu: process %d: limits from the environment", (int)getpid());
-	} else {
+	else
 		add(&l, "vgpu: process %d of job %u", (int)getpid(), vgpu_state.grant->job_id);
-	}
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
 		const struct vgpu_grant_card *c = &vgpu_state.grant->card[i];
 
 		if (vgpu_state.from_env && !c->mem_limit && c->cores >= 100)
 			continue;
-		add(&l, "%s card %u: compute %u%% (%s), memory ", i ? ";" : ":", i, c->cores,
-		    mode_name(c->mode));
-		if (c->mem_limit)
-			add_size(&l, c->mem_limit);
-		else
-			add(&l, "without a limit");
+		add(&l, "%s card %u: compute %u%% (%s), memory %s", i ? ";" : ":", i, c->cores,
+		    mode_name(c->mode),
+		    c->mem_limit ? size_of(c->mem_limit).text : "without a limit");
 	}
 	say(&l);
-	errno = saved;
 }

@@ -12,7 +12,7 @@
 #define NO_NUMBER MAX_DEVICES
 
 /* Devices and subdevices; card: the card's number. */
-static struct vgpu_table devices = VGPU_TABLE_INIT;
+static VGPU_TABLE(devices);
 static int card_of_number[MAX_DEVICES + 1]; /* + 1; 0: not known, as that of NO_NUMBER */
 
 bool vgpu_object_goes(const struct vgpu_item *item, uint64_t freed)

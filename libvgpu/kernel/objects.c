@@ -8,11 +8,10 @@
 
 #include "../job/job.h"
 #include "../memory/account.h"
-#include "../memory/release.h"
 #include "../memory/shared.h"
 #include "kernel.h"
 
-static struct vgpu_table objects = VGPU_TABLE_INIT;
+static VGPU_TABLE(objects);
 
 /* Bytes count on one card, or on all if the card is unknown. */
 #define EACH_CARD(i, card)                               \

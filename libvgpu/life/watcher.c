@@ -19,8 +19,8 @@
 #include "../hami_view.h"
 #include "../job/ask.h"
 #include "../job/job.h"
-#include "../memory/memory.h"
 #include "../kernel/kernel.h"
+#include "../memory/memory.h"
 #include "../slices/slices.h"
 #include "watcher.h"
 
@@ -160,12 +160,11 @@ static int start(void)
 
 static int start_once(void)
 {
-	int r;
 	VGPU_LOCK(&start_lock);
 
 	if (started_in == (uint32_t)getpid())
 		return 0;
-	r = start();
+	int r = start();
 	set_unwatched(r != 0);
 	if (r == 0)
 		STORE(&started_in, (uint32_t)getpid());
@@ -174,12 +173,10 @@ static int start_once(void)
 
 void vgpu_watcher_start(void)
 {
-	int r;
-
 	/* No card: there is no job, or this process is refused all. */
 	if (!vgpu_state.ncards || LOAD(&started_in) == (uint32_t)getpid())
 		return;
-	r = start_once();
+	int r = start_once();
 	if (r == 0)
 		return;
 	follow_grant(VGPU_NO_LOOK);

@@ -6,11 +6,9 @@
 #include <errno.h>
 
 #include "../base/log.h"
-#include "../job/job.h"
 #include "../job/tell.h"
 #include "../region_ops.h"
 #include "account.h"
-#include "ended.h"
 
 uint64_t vgpu_managed_bytes;
 
@@ -44,7 +42,7 @@ void vgpu_item_release(const struct vgpu_item *item)
 
 void vgpu_charge_forced(int card, uint64_t bytes)
 {
-	__atomic_add_fetch(&vgpu_my(card)->mem, bytes, __ATOMIC_SEQ_CST);
+	ADD(&vgpu_my(card)->mem, bytes);
 }
 
 int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want)
@@ -82,7 +80,7 @@ void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint6
 		keep = of ? of(LOAD(live)) : LOAD(live);
 		keep = keep < want ? want : keep < have ? keep : have;
 		vgpu_release(card, have - keep);
-		__atomic_add_fetch(charged, keep - want, __ATOMIC_SEQ_CST);
+		ADD(charged, keep - want);
 		return;
 	}
 }
@@ -101,7 +99,7 @@ CUresult vgpu_oom(int card, uint64_t bytes)
 {
 	if (!vgpu_limit(card)) /* the driver would say the same */
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	__atomic_add_fetch(&vgpu_state.cache.header->budget[card].refused, 1, __ATOMIC_RELAXED);
+	ADD(&vgpu_state.cache.header->budget[card].refused, 1);
 	vgpu_log(VGPU_LOG_WARN, "memory: card %d: want %llu bytes, %llu of %llu used", card,
 		 (unsigned long long)bytes, (unsigned long long)vgpu_mem_used(card),
 		 (unsigned long long)vgpu_limit(card));
@@ -120,14 +118,14 @@ void vgpu_mem_begin(void)
 {
 	busy++;
 	if (vgpu_state.slot)
-		__atomic_add_fetch(&vgpu_state.slot->mem_begun, 1, __ATOMIC_SEQ_CST);
+		ADD(&vgpu_state.slot->mem_begun, 1);
 }
 
 void vgpu_mem_end(void)
 {
 	busy--;
 	if (vgpu_state.slot)
-		__atomic_add_fetch(&vgpu_state.slot->mem_done, 1, __ATOMIC_SEQ_CST);
+		ADD(&vgpu_state.slot->mem_done, 1);
 }
 
 CUresult vgpu_mem_done(int card, uint64_t bytes, CUresult r)

@@ -4,9 +4,22 @@
 #define VGPU_MEMORY_ACCOUNT_H
 
 #include "../base/table.h"
-#include "../base/util.h"
-#include "../driver/cuda_abi.h"
-#include "owner.h"
+#include "../driver/real.h"
+#include "../job/cards.h"
+#include "../job/job.h"
+
+/* The contexts that the program has made, but primary ones: card, device, references. Those who
+ * make and end contexts (hooks/context.c) keep it. */
+extern struct vgpu_table vgpu_contexts_made;
+
+/* The primary context of a card, as an owner: it has a handle only while it is there. */
+static inline uint64_t vgpu_primary_owner(int card)
+{
+	return (uint64_t)card + 1;
+}
+
+/* The context that memory which is taken now ends with; a green one's is the primary's. */
+uint64_t vgpu_context_owner(int card);
 
 /* More than any card has, so that a driver refuses them. They are refused before they are added to
  * anything: with them, sums wrap. */
@@ -47,6 +60,12 @@ void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint6
 /* Lowers *charged by at most bytes. */
 void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes);
 
+/* Before an allocation is refused: frees what processes of other PID
+ * namespaces have held, if bytes may fit then. True when it is worth to try again. Takes
+ * a millisecond or two where gresd answers that none has ended, and up to VGPU_GRACE_NS
+ * more where one has just; 0.75 s at most, where gresd is slow. */
+bool vgpu_ended_make_room(int card, uint64_t bytes);
+
 /* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult vgpu_oom(int card, uint64_t bytes);
 
@@ -74,5 +93,70 @@ extern uint64_t vgpu_managed_bytes;
 							   __VA_ARGS__});                      \
 		return vgpu_mem_done(card_, bytes_, r_);                                       \
 	} while (0)
+
+/* ------------------------------------------------------------------------ the steps of a free
+ * The entry leaves its table first: once the driver has freed the memory, another thread can get the
+ * same address or handle. */
+/* What the program holds by address, also of pools: linear.c frees it. */
+extern struct vgpu_table vgpu_addresses;
+/* The kinds of its entries, and of handles in vmm.c. */
+enum {
+	VGPU_LINEAR,
+	VGPU_OF_POOL, /* other: the pool */
+	VGPU_MANAGED, /* charged in steps */
+	VGPU_PAGED,   /* beyond the physical share: charged as it is */
+	VGPU_IMPORT,  /* memory of another process */
+	VGPU_OWN      /* an import of this process's own memory; other: what keeps that */
+};
+
+/* Before and after the driver's call: gone releases the charge of each entry. If the driver fails, the
+ * entries go back. */
+static inline struct vgpu_item *vgpu_freeing(struct vgpu_table *t, uint64_t key)
+{
+	vgpu_mem_begin();
+	return vgpu_state.grant ? vgpu_table_detach(t, key) : NULL;
+}
+
+static inline void vgpu_freed(struct vgpu_table *t, struct vgpu_item *list, CUresult r,
+			      void (*gone)(const struct vgpu_item *))
+{
+	if (list && r == CUDA_SUCCESS)
+		vgpu_table_drop(t, list, gone);
+	else if (list)
+		vgpu_table_attach(t, list);
+	vgpu_mem_end();
+}
+
+/* Both of them around a call. */
+#define VGPU_FREE(table, key, call, gone)                                                  \
+	({                                                                                 \
+		struct vgpu_item *list_ = vgpu_freeing(table, (uint64_t)(uintptr_t)(key)); \
+		CUresult r_ = (call);                                                      \
+                                                                                           \
+		vgpu_freed(table, list_, r_, gone);                                        \
+		r_;                                                                        \
+	})
+
+/* The same for one reference of several. */
+static inline CUresult vgpu_unref(struct vgpu_table *t, unsigned long long key,
+				  CUresult (*real)(unsigned long long),
+				  void (*gone)(const struct vgpu_item *))
+{
+	struct vgpu_item item;
+	CUresult r;
+	bool known;
+
+	vgpu_mem_begin();
+	known = vgpu_state.grant && vgpu_table_ref(t, key, -1, &item);
+	r = real(key);
+	if (known && r == CUDA_SUCCESS && item.refs == 0)
+		gone(&item);
+	else if (known && r != CUDA_SUCCESS && item.refs++ == 0)
+		vgpu_table_put(t, &item);
+	else if (known && r != CUDA_SUCCESS)
+		vgpu_table_ref(t, key, 1, &item);
+	vgpu_mem_end();
+	return r;
+}
 
 #endif

@@ -5,20 +5,15 @@
  * rows padded to 64 bytes, heights to 8 rows, the whole to the allocator's
  * granularity. What is still different shows in the measured overhead.
  */
-#include "array.h"
-#include "../base/table.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "release.h"
+#include "memory.h"
 
 #define ROW_ALIGN 64u
 #define HEIGHT_ALIGN 8u
 #define ARRAY_ALIGN 512u
 
-static struct vgpu_table arrays = VGPU_TABLE_INIT;
+static VGPU_TABLE(arrays);
 
 static uint64_t up(uint64_t n, uint64_t to)
 {

@@ -45,13 +45,12 @@ static struct pool *ask_current(CUdevice dev)
 {
 	uint32_t before = LOAD(&changes);
 	CUmemoryPool handle = NULL;
-	struct pool *p;
 	int card = vgpu_card_of_device(dev);
 
 	if (card < 0 || !vgpu_real.cuDeviceGetMemPool ||
 	    vgpu_real.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS || !handle)
 		return NULL;
-	p = vgpu_pool_of(handle, card);
+	struct pool *p = vgpu_pool_of(handle, card);
 	VGPU_LOCK(&vgpu_pools_lock);
 	/* Else the answer may be older than the change. */
 	if (before == changes)
@@ -73,15 +72,13 @@ static struct pool *current_pool(CUstream stream)
 	return likely(p != NULL) ? p : ask_current(dev);
 }
 
-#define SET_POOL(name, params, args)         \
-	CUresult name params                 \
-	{                                    \
-		CUresult r;                  \
-                                             \
-		VGPU_NEED_CUDA(name);        \
-		r = vgpu_real.name args;     \
-		vgpu_pools_forget_current(); \
-		return r;                    \
+#define SET_POOL(name, params, args)              \
+	CUresult name params                      \
+	{                                         \
+		VGPU_NEED_CUDA(name);             \
+		CUresult r = vgpu_real.name args; \
+		vgpu_pools_forget_current();      \
+		return r;                         \
 	}
 SET_POOL(cuDeviceSetMemPool, (CUdevice dev, CUmemoryPool pool), (dev, pool))
 SET_POOL(cuMemSetMemPool, (const CUmemLocation *location, int type, CUmemoryPool pool),
@@ -104,26 +101,24 @@ static struct pool *named_pool(CUmemoryPool handle)
 	return NULL;
 }
 
-#define ALLOC_ASYNC(name, params, args, per_thread, pool_of_call)                             \
-	CUresult name params                                                                  \
-	{                                                                                     \
-		CUstream stream_used;                                                         \
-		struct vgpu_booking b;                                                        \
-		struct pool *p;                                                               \
-		CUresult r;                                                                   \
-                                                                                              \
-		VGPU_NEED_CUDA(name);                                                         \
-		stream_used = vgpu_stream(stream, per_thread);                                \
-		p = vgpu_state.grant && dptr && !captured(stream_used) ? pool_of_call : NULL; \
-		if (!p)                                                                       \
-			return vgpu_real.name args;                                           \
-		r = vgpu_pool_book(&b, p, size, stream_used);                                 \
-		if (r != CUDA_SUCCESS)                                                        \
-			return r;                                                             \
-		do                                                                            \
-			r = vgpu_real.name args;                                              \
-		while (vgpu_pool_again(&b, dptr, &r));                                        \
-		return r;                                                                     \
+#define ALLOC_ASYNC(name, params, args, per_thread, pool_of_call)                                 \
+	CUresult name params                                                                      \
+	{                                                                                         \
+		struct vgpu_booking b;                                                            \
+                                                                                                  \
+		VGPU_NEED_CUDA(name);                                                             \
+		CUstream stream_used = vgpu_stream(stream, per_thread);                           \
+		struct pool *p =                                                                  \
+			vgpu_state.grant && dptr && !captured(stream_used) ? pool_of_call : NULL; \
+		if (!p)                                                                           \
+			return vgpu_real.name args;                                               \
+		CUresult r = vgpu_pool_book(&b, p, size, stream_used);                            \
+		if (r != CUDA_SUCCESS)                                                            \
+			return r;                                                                 \
+		do                                                                                \
+			r = vgpu_real.name args;                                                  \
+		while (vgpu_pool_again(&b, dptr, &r));                                            \
+		return r;                                                                         \
 	}
 
 #define CURRENT(name, per_thread)                                             \

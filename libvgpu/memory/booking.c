@@ -9,8 +9,6 @@
 #include <time.h>
 
 #include "../driver/captures.h"
-#include "../driver/real.h"
-#include "../job/job.h"
 #include "account.h"
 #include "pool.h"
 #include "shared.h"
@@ -183,11 +181,9 @@ bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r)
 /* Above the pools, whose unused memory must not refuse anything. */
 int vgpu_mem_take(int card, uint64_t bytes)
 {
-	int r;
-
 	vgpu_mem_begin();
 	vgpu_imports_settle(card);
-	r = vgpu_charge_now(card, bytes);
+	int r = vgpu_charge_now(card, bytes);
 	if (r) {
 		/* The driver, too, takes from its pools what nobody uses before it refuses. */
 		vgpu_pools_trim(card);

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compare.c - see context_cost.h. Only the watcher is here. */
-#include "../job/job.h"
+/* compare.c - see memory.h. Only the watcher is here. */
 #include "account.h"
-#include "context_cost.h"
-#include "module.h"
-#include "shared.h"
+#include "memory.h"
 
 #define MEASURE_NS 250000000u
 /* Short programs never pay for opening NVML. */

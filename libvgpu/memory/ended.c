@@ -20,9 +20,8 @@
 #include <time.h>
 
 #include "../job/ask.h"
-#include "../job/job.h"
 #include "../region_ops.h"
-#include "ended.h"
+#include "account.h"
 
 #define ANSWER_NS 250000000u
 #define AGAIN_NS 40000000u
@@ -52,11 +51,10 @@ static bool look(uint64_t *left_ns)
 {
 	struct vgpu_ended told = {.n = 0};
 	char question[64], answer[4096];
-	bool answered;
 
 	snprintf(question, sizeof question, "{\"op\":\"ended\",\"job_id\":%u}\n",
 		 vgpu_state.grant->job_id);
-	answered = vgpu_ask(question, ANSWER_NS, answer, sizeof answer);
+	bool answered = vgpu_ask(question, ANSWER_NS, answer, sizeof answer);
 	next_ns = vgpu_now() + (answered ? AGAIN_NS : SULK_NS);
 	*left_ns = 0;
 	return answered && read_answer(answer, &told) &&
@@ -74,11 +72,10 @@ static bool fits(int card, uint64_t bytes, uint64_t without)
 static bool make_room(int card, uint64_t bytes)
 {
 	uint64_t began = vgpu_now(), left_ns;
-	bool some;
 
 	if (began < next_ns)
 		return false;
-	some = look(&left_ns);
+	bool some = look(&left_ns);
 	while (left_ns && !fits(card, bytes, 0) && vgpu_now() - began < VGPU_GRACE_NS + ANSWER_NS) {
 		left_ns += 1000000; /* its end must be seen */
 		nanosleep(&(struct timespec){.tv_nsec = (long)left_ns}, NULL);
@@ -91,7 +88,6 @@ bool vgpu_ended_make_room(int card, uint64_t bytes)
 {
 	uint64_t began = vgpu_now();
 	int saved = errno;
-	bool some;
 
 	if (vgpu_state.from_env || !vgpu_state.counted ||
 	    !fits(card, bytes, vgpu_mem_unjudged(&vgpu_state.cache, (unsigned)card)))
@@ -99,7 +95,7 @@ bool vgpu_ended_make_room(int card, uint64_t bytes)
 	VGPU_NO_CANCEL;
 	VGPU_LOCK(&lock);
 	/* While this thread waited, another one did it. */
-	some = cleared_ns >= began || make_room(card, bytes);
+	bool some = cleared_ns >= began || make_room(card, bytes);
 	if (some)
 		cleared_ns = vgpu_now();
 	errno = saved;

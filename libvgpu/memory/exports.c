@@ -7,12 +7,8 @@
 #include <unistd.h>
 
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/job.h"
-#include "linear.h"
-#include "release.h"
-#include "shared.h"
-#include "vmm.h"
+#include "account.h"
+#include "memory.h"
 
 /* ------------------------------------------------------------------------------ exports */
 /* An export that cannot be noted is not given: after its release, its memory would count for no
@@ -37,21 +33,15 @@ static CUresult exported(CUresult r, int type, void *to, uint64_t handle)
 	return noted(vgpu_vmm_exported(handle, *(int *)to), *(int *)to);
 }
 
-CUresult cuMemExportToShareableHandle(void *to, CUmemGenericAllocationHandle handle, int type,
-				      unsigned long long flags)
-{
-	VGPU_NEED_CUDA(cuMemExportToShareableHandle);
-	return exported(vgpu_real.cuMemExportToShareableHandle(to, handle, type, flags), type, to,
-			handle);
-}
-
-CUresult cuMemPoolExportToShareableHandle(void *to, CUmemoryPool pool, int type,
-					  unsigned long long flags)
-{
-	VGPU_NEED_CUDA(cuMemPoolExportToShareableHandle);
-	return exported(vgpu_real.cuMemPoolExportToShareableHandle(to, pool, type, flags), type, to,
-			(uintptr_t)pool);
-}
+#define EXPORT(name, kind)                                                         \
+	CUresult name(void *to, kind handle, int type, unsigned long long flags)   \
+	{                                                                          \
+		VGPU_NEED_CUDA(name);                                              \
+		return exported(vgpu_real.name(to, handle, type, flags), type, to, \
+				(uint64_t)handle);                                 \
+	}
+EXPORT(cuMemExportToShareableHandle, CUmemGenericAllocationHandle)
+EXPORT(cuMemPoolExportToShareableHandle, CUmemoryPool)
 
 /* Memory of any kind can have the addresses. Most calls are for a part of one allocation. */
 static void note_range(struct vgpu_range *range)
@@ -72,10 +62,9 @@ CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, i
 				       unsigned long long flags)
 {
 	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemGetHandleForAddressRange);
-	r = vgpu_real.cuMemGetHandleForAddressRange(to, ptr, size, type, flags);
+	CUresult r = vgpu_real.cuMemGetHandleForAddressRange(to, ptr, size, type, flags);
 	if (r != CUDA_SUCCESS || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !vgpu_state.grant)
 		return r;
 	range.fd = *(int *)to;
@@ -85,10 +74,8 @@ CUresult cuMemGetHandleForAddressRange(void *to, CUdeviceptr ptr, size_t size, i
 
 CUresult cuMemPoolExportPointer(void *data, CUdeviceptr ptr)
 {
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolExportPointer);
-	r = vgpu_real.cuMemPoolExportPointer(data, ptr);
+	CUresult r = vgpu_real.cuMemPoolExportPointer(data, ptr);
 	return r == CUDA_SUCCESS && vgpu_state.grant && !vgpu_shared_note_data(ptr, data)
 		       ? CUDA_ERROR_OUT_OF_MEMORY
 		       : r;
@@ -97,7 +84,7 @@ CUresult cuMemPoolExportPointer(void *data, CUdeviceptr ptr)
 /* ------------------------------------------------------------------------------ imports */
 /* Imported pools and external memory -> a reference. An imported pool also keeps the memory of each
  * pointer that was imported from it, after that pointer is freed (measured: 580, H100). */
-static struct vgpu_table holders = VGPU_TABLE_INIT;
+VGPU_TABLE(vgpu_holders);
 
 static struct vgpu_kept *kept_of(const struct vgpu_item *item)
 {
@@ -121,25 +108,22 @@ static CUresult held(CUresult r, const void *holder, struct vgpu_kept *k)
 	struct vgpu_item item = {.key = (uintptr_t)holder, .other = (uintptr_t)k};
 
 	if (k && r == CUDA_SUCCESS)
-		vgpu_table_put(&holders, &item);
+		vgpu_table_put(&vgpu_holders, &item);
 	else if (k)
 		vgpu_shared_unimport(k);
 	return r;
 }
 
-static void holder_gone(const struct vgpu_item *item)
+void vgpu_holder_gone(const struct vgpu_item *item)
 {
 	vgpu_shared_unimport(kept_of(item));
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from, int type)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemImportFromShareableHandle);
-	k = own(type, from);
-	r = vgpu_real.cuMemImportFromShareableHandle(handle, from, type);
+	struct vgpu_kept *k = own(type, from);
+	CUresult r = vgpu_real.cuMemImportFromShareableHandle(handle, from, type);
 	if (r != CUDA_SUCCESS)
 		return held(r, NULL, k);
 	if (vgpu_state.grant)
@@ -150,23 +134,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *from, int type,
 					    unsigned long long flags)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolImportFromShareableHandle);
-	k = own(type, from);
-	r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
+	struct vgpu_kept *k = own(type, from);
+	CUresult r = vgpu_real.cuMemPoolImportFromShareableHandle(pool, from, type, flags);
 	return held(r, r == CUDA_SUCCESS ? *pool : NULL, k);
-}
-
-struct vgpu_item *vgpu_imported_pool_goes(CUmemoryPool pool)
-{
-	return vgpu_freeing(&holders, (uintptr_t)pool);
-}
-
-void vgpu_imported_pool_gone(struct vgpu_item *list, CUresult r)
-{
-	vgpu_freed(&holders, list, r, holder_gone);
 }
 
 /* Memory of another process that is not paid for is closed again. */
@@ -180,12 +151,9 @@ static CUresult opened(CUresult r, CUdeviceptr *ptr, bool of_context, CUresult (
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, void *data)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolImportPointer);
-	k = own(CU_MEM_HANDLE_TYPE_FABRIC, data);
-	r = held(vgpu_real.cuMemPoolImportPointer(ptr, pool, data), pool, k);
+	struct vgpu_kept *k = own(CU_MEM_HANDLE_TYPE_FABRIC, data);
+	CUresult r = held(vgpu_real.cuMemPoolImportPointer(ptr, pool, data), pool, k);
 	return k ? r : opened(r, ptr, false, vgpu_real.cuMemFree_v2);
 }
 
@@ -202,20 +170,19 @@ IPC_OPEN(cuIpcOpenMemHandle_v2)
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
 	VGPU_NEED_CUDA(cuIpcCloseMemHandle);
-	return vgpu_linear_closed(ptr, vgpu_real.cuIpcCloseMemHandle);
+	return vgpu_unref(&vgpu_addresses, ptr, vgpu_real.cuIpcCloseMemHandle, vgpu_linear_freed);
 }
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory,
 				const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
 	struct vgpu_kept *k = NULL;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuImportExternalMemory);
 	if (desc && desc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
 		k = own(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 			(void *)(intptr_t)desc->handle.fd);
-	r = vgpu_real.cuImportExternalMemory(memory, desc);
+	CUresult r = vgpu_real.cuImportExternalMemory(memory, desc);
 	return held(r, r == CUDA_SUCCESS ? *memory : NULL, k);
 }
 
@@ -225,7 +192,7 @@ static struct vgpu_kept *mapped(CUresult r, CUexternalMemory memory)
 	struct vgpu_item item = {.other = 0};
 
 	if (r == CUDA_SUCCESS && vgpu_state.grant &&
-	    vgpu_table_get(&holders, (uintptr_t)memory, &item))
+	    vgpu_table_get(&vgpu_holders, (uintptr_t)memory, &item))
 		vgpu_shared_import_again(kept_of(&item));
 	return kept_of(&item);
 }
@@ -233,14 +200,13 @@ static struct vgpu_kept *mapped(CUresult r, CUexternalMemory memory)
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *ptr, CUexternalMemory memory,
 					 const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
 {
-	struct vgpu_kept *k;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuExternalMemoryGetMappedBuffer);
-	r = vgpu_real.cuExternalMemoryGetMappedBuffer(ptr, memory, desc);
-	k = mapped(r, memory);
+	CUresult r = vgpu_real.cuExternalMemoryGetMappedBuffer(ptr, memory, desc);
+	struct vgpu_kept *k = mapped(r, memory);
 	if (k)
-		vgpu_linear_own(*ptr, k);
+		vgpu_table_put(&vgpu_addresses, &(struct vgpu_item){.key = *ptr,
+								    .kind = VGPU_OWN,
+								    .other = (uintptr_t)k});
 	return r;
 }
 
@@ -249,10 +215,8 @@ CUresult
 cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
 					const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
 {
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuExternalMemoryGetMappedMipmappedArray);
-	r = vgpu_real.cuExternalMemoryGetMappedMipmappedArray(array, memory, desc);
+	CUresult r = vgpu_real.cuExternalMemoryGetMappedMipmappedArray(array, memory, desc);
 	mapped(r, memory);
 	return r;
 }
@@ -260,5 +224,6 @@ cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemor
 CUresult cuDestroyExternalMemory(CUexternalMemory memory)
 {
 	VGPU_NEED_CUDA(cuDestroyExternalMemory);
-	return VGPU_FREE(&holders, memory, vgpu_real.cuDestroyExternalMemory(memory), holder_gone);
+	return VGPU_FREE(&vgpu_holders, memory, vgpu_real.cuDestroyExternalMemory(memory),
+			 vgpu_holder_gone);
 }

@@ -9,7 +9,7 @@
  * Lossy: a use that has been pushed out by another is looked at again.
  */
 #include "../driver/real.h"
-#include "module.h"
+#include "memory.h"
 
 /* With one place for each key, two kernels of a training step can push each other out
  * at every step (seen on an H200: docs/adr/0011). */
@@ -23,11 +23,10 @@ static unsigned victim;
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name)
 {
 	CUcontext ctx = NULL;
-	uint64_t key;
 
 	if (vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
 		return 0;
-	key = vgpu_mix(__atomic_load_n(&era, __ATOMIC_ACQUIRE), (uint64_t)(uintptr_t)ctx);
+	uint64_t key = vgpu_mix(LOAD(&era), (uint64_t)(uintptr_t)ctx);
 	key = vgpu_mix(vgpu_mix(key, (uint64_t)(uintptr_t)call), (uint64_t)(uintptr_t)handle);
 	for (; name && *name; name++)
 		key = vgpu_mix(key, (unsigned char)*name);
@@ -39,7 +38,7 @@ bool vgpu_used(uint64_t key)
 	uint64_t *set = used[key % SETS];
 
 	for (unsigned i = 0; key && i < PLACES; i++)
-		if (__atomic_load_n(&set[i], __ATOMIC_RELAXED) == key)
+		if (LOAD(&set[i]) == key)
 			return true;
 	return false;
 }
@@ -54,11 +53,11 @@ void vgpu_use_note(uint64_t key)
 	while (i < PLACES && LOAD(&set[i]))
 		i++;
 	if (i == PLACES) /* all places are taken, most likely by forgotten keys */
-		i = __atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % PLACES;
-	__atomic_store_n(&set[i], key, __ATOMIC_RELAXED);
+		i = ADD(&victim, 1) % PLACES;
+	STORE(&set[i], key);
 }
 
 void vgpu_uses_forget(void)
 {
-	__atomic_add_fetch(&era, 1, __ATOMIC_RELEASE);
+	ADD(&era, 1);
 }

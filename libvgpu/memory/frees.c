@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frees.c - see frees.h. */
+/* frees.c - see pool.h. */
 #include <pthread.h>
 
 #include "../driver/captures.h"
 #include "../driver/real.h"
-#include "frees.h"
+#include "pool.h"
 
 /* One default stream of a thread is not that of another. */
 static uint64_t key_of(CUstream stream)

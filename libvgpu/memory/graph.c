@@ -9,18 +9,14 @@
  */
 #include <stdlib.h>
 
-#include "../base/table.h"
 #include "../driver/captures.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "graph.h"
+#include "memory.h"
 #include "pool.h"
 
 /* For each card: executable graph -> bytes that it allocates there; other: trims, when it was launched. */
-static struct vgpu_table execs[VGPU_MAX_CARDS] = {[0 ... VGPU_MAX_CARDS - 1] = VGPU_TABLE_INIT};
+static VGPU_TABLE(execs[VGPU_MAX_CARDS]);
 #define NEVER UINT64_MAX
 static VGPU_PRIVATE struct on_card {
 	CUdevice dev;
@@ -91,14 +87,12 @@ static bool add_node(struct walk *w, CUgraphNode node, int depth)
 
 static bool add_graph(struct walk *w, CUgraph graph, int depth)
 {
-	CUgraphNode *nodes;
 	size_t n = 0;
-	bool known;
 
 	if (depth > MOST_DEPTH || vgpu_real.cuGraphGetNodes(graph, NULL, &n) != CUDA_SUCCESS)
 		return false;
-	nodes = calloc(n + 1, sizeof *nodes);
-	known = nodes && (!n || vgpu_real.cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
+	CUgraphNode *nodes = calloc(n + 1, sizeof *nodes);
+	bool known = nodes && (!n || vgpu_real.cuGraphGetNodes(graph, nodes, &n) == CUDA_SUCCESS);
 	for (size_t i = 0; i < n && known; i++)
 		known = add_node(w, nodes[i], depth);
 	free(nodes);
@@ -117,11 +111,10 @@ static bool measure(CUgraph graph, uint64_t bytes[VGPU_MAX_CARDS])
 {
 	uint64_t end[VGPU_MAX_CARDS] = {0}; /* of the ranges of each card so far */
 	struct walk w = {.n = 0};
-	bool known;
 
 	if (!vgpu_real.cuGraphGetNodes || !vgpu_real.cuGraphNodeGetType)
 		return true; /* a driver without allocation nodes */
-	known = add_graph(&w, graph, 0);
+	bool known = add_graph(&w, graph, 0);
 	if (w.n)
 		qsort(w.range, w.n, sizeof *w.range, by_address);
 	for (const struct range *r = w.range; r < w.range + w.n; r++) {
@@ -155,10 +148,9 @@ static void settle(int card, uint64_t announced, bool trimmed)
 {
 	struct on_card *g = &graphs[card];
 	uint64_t reserved, used;
-	bool known;
 
 	VGPU_LOCK(&graphs_lock);
-	known = ask_pool(card, &reserved, &used);
+	bool known = ask_pool(card, &reserved, &used);
 	if (known && trimmed)
 		g->launched = used + g->starting;
 	g->trims += trimmed;
@@ -247,14 +239,13 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 {
 	struct launch on[VGPU_MAX_CARDS];
 	int n = 0, taken = 0;
-	CUresult r;
 
 	for (uint32_t card = 0; card < vgpu_state.ncards; card++)
 		n += LOAD(&execs[card].count) &&
 		     vgpu_table_get(&execs[card], (uintptr_t)graph, &on[n].exec);
 	while (taken < n && take(&on[taken]) == 0)
 		taken++;
-	r = taken == n ? real(graph, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult r = taken == n ? real(graph, stream) : CUDA_ERROR_OUT_OF_MEMORY;
 	/* Also if there was no launch, the charge becomes the pool's memory. */
 	for (struct launch *l = on; l < on + taken; l++) {
 		settle(l->exec.card, l->bytes, false);
@@ -293,13 +284,12 @@ static CUresult refuse(CUgraphExec *exec)
 static CUresult instantiated(CUresult r, CUgraphExec *exec, CUgraph graph)
 {
 	uint64_t bytes[VGPU_MAX_CARDS] = {0};
-	bool known;
 
 	if (r != CUDA_SUCCESS || !exec || !vgpu_state.grant)
 		return r;
 	/* One of this handle ended with its context. */
 	vgpu_graph_forget(*exec);
-	known = measure(graph, bytes);
+	bool known = measure(graph, bytes);
 	for (int card = 0; card < VGPU_MAX_CARDS && known; card++) {
 		struct vgpu_item item = {.key = (uintptr_t)*exec,
 					 .size = bytes[card],
@@ -333,14 +323,13 @@ INSTANTIATE(cuGraphInstantiateWithFlags,
 	{                                                                                 \
 		CUDA_GRAPH_INSTANTIATE_PARAMS *p = params;                                \
 		bool uploads = p && p->flags & CU_GRAPH_INSTANTIATE_UPLOAD;               \
-		CUresult r;                                                               \
                                                                                           \
 		VGPU_NEED_CUDA(name);                                                     \
 		uploads = uploads && vgpu_state.grant && vgpu_real.upload;                \
 		if (!uploads)                                                             \
 			return instantiated(vgpu_real.name(exec, graph, p), exec, graph); \
 		p->flags &= ~CU_GRAPH_INSTANTIATE_UPLOAD;                                 \
-		r = instantiated(vgpu_real.name(exec, graph, p), exec, graph);            \
+		CUresult r = instantiated(vgpu_real.name(exec, graph, p), exec, graph);   \
 		p->flags |= CU_GRAPH_INSTANTIATE_UPLOAD;                                  \
 		if (r != CUDA_SUCCESS)                                                    \
 			return r;                                                         \
@@ -354,13 +343,10 @@ INSTANTIATE_AND_UPLOAD(cuGraphInstantiateWithParams_ptsz, cuGraphUpload_ptsz)
 
 CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {
-	CUresult r;
-	int card;
-
 	VGPU_NEED_CUDA(cuDeviceGraphMemTrim);
 	vgpu_mem_begin();
-	r = vgpu_real.cuDeviceGraphMemTrim(dev);
-	card = vgpu_card_of_device(dev);
+	CUresult r = vgpu_real.cuDeviceGraphMemTrim(dev);
+	int card = vgpu_card_of_device(dev);
 	if (r == CUDA_SUCCESS && card >= 0) {
 		STORE(&graphs[card].dev, dev);
 		settle(card, 0, true);

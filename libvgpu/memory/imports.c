@@ -6,14 +6,12 @@
  * another job, or has ended. A charge stays until the import is released.
  */
 #include <errno.h>
-#include <string.h>
 
-#include "../job/job.h"
 #include "../region_ops.h"
 #include "account.h"
 #include "shared.h"
 
-static struct {
+static VGPU_PRIVATE struct {
 	uint64_t bytes, charged;
 } imports[VGPU_MAX_CARDS];
 
@@ -29,7 +27,7 @@ static uint64_t rest_of(int card, uint64_t bytes)
 
 int vgpu_imports_more(int card, uint64_t bytes)
 {
-	uint64_t all = __atomic_add_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
+	uint64_t all = ADD(&imports[card].bytes, bytes);
 	uint64_t want = rest_of(card, all), had;
 
 	/* To make room for the charge, slots of processes that have ended are cleared: then the others
@@ -47,7 +45,7 @@ int vgpu_imports_more(int card, uint64_t bytes)
 
 void vgpu_imports_less(int card, uint64_t bytes)
 {
-	uint64_t left = __atomic_sub_fetch(&imports[card].bytes, bytes, __ATOMIC_SEQ_CST);
+	uint64_t left = SUB(&imports[card].bytes, bytes);
 
 	vgpu_charge_down_to(card, &imports[card].charged, left, &imports[card].bytes, NULL);
 }
@@ -66,9 +64,4 @@ bool vgpu_imports_settle(int card)
 	if (!CAS(&imports[card].charged, &have, want))
 		vgpu_release(card, want - have);
 	return true;
-}
-
-void vgpu_imports_in_child(void)
-{
-	memset(imports, 0, sizeof imports);
 }

@@ -4,14 +4,9 @@
 
 #include "../base/log.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "linear.h"
-#include "managed.h"
+#include "memory.h"
 #include "pool.h"
-#include "release.h"
 
 /* Rows of pitched memory are aligned to at most this on every card so far. */
 #define PITCH_ALIGN 512u
@@ -19,7 +14,7 @@
 #define PIECE (2ull << 20)
 
 /* Entries of memory that is freed in a stream, until the stream comes to the free. */
-static struct vgpu_table leaving = VGPU_TABLE_INIT;
+static VGPU_TABLE(leaving);
 
 void vgpu_linear_freed(const struct vgpu_item *item)
 {
@@ -44,12 +39,6 @@ void vgpu_linear_freed(const struct vgpu_item *item)
 	vgpu_release(item->card, item->size);
 }
 
-void vgpu_linear_own(CUdeviceptr dptr, struct vgpu_kept *own)
-{
-	vgpu_table_put(&vgpu_addresses,
-		       &(struct vgpu_item){.key = dptr, .kind = VGPU_OWN, .other = (uintptr_t)own});
-}
-
 int vgpu_linear_imported(CUdeviceptr dptr, bool of_context)
 {
 	struct vgpu_item item = {.key = dptr, .kind = VGPU_IMPORT, .refs = 1};
@@ -72,11 +61,6 @@ int vgpu_linear_imported(CUdeviceptr dptr, bool of_context)
 	item.owner = of_context ? vgpu_context_owner(item.card) : 0;
 	vgpu_table_put(&vgpu_addresses, &item);
 	return 0;
-}
-
-CUresult vgpu_linear_closed(CUdeviceptr dptr, CUresult (*real)(CUdeviceptr))
-{
-	return vgpu_unref(&vgpu_addresses, dptr, real, vgpu_linear_freed);
 }
 
 static bool ends(const struct vgpu_item *item, uint64_t owner)
@@ -206,20 +190,17 @@ static void leave(struct vgpu_item *list, CUstream stream)
 		vgpu_real.cuLaunchHostFunc(stream, left, dptr);
 }
 
-#define FREE_ASYNC(name, per_thread)                                  \
-	CUresult name(CUdeviceptr dptr, CUstream stream)              \
-	{                                                             \
-		struct vgpu_item *list;                               \
-		CUresult r;                                           \
-                                                                      \
-		VGPU_NEED_CUDA(name);                                 \
-		list = vgpu_table_detach(&vgpu_addresses, dptr);      \
-		r = vgpu_real.name(dptr, stream);                     \
-		if (list && r == CUDA_SUCCESS)                        \
-			leave(list, vgpu_stream(stream, per_thread)); \
-		else if (list)                                        \
-			vgpu_table_attach(&vgpu_addresses, list);     \
-		return r;                                             \
+#define FREE_ASYNC(name, per_thread)                                               \
+	CUresult name(CUdeviceptr dptr, CUstream stream)                           \
+	{                                                                          \
+		VGPU_NEED_CUDA(name);                                              \
+		struct vgpu_item *list = vgpu_table_detach(&vgpu_addresses, dptr); \
+		CUresult r = vgpu_real.name(dptr, stream);                         \
+		if (list && r == CUDA_SUCCESS)                                     \
+			leave(list, vgpu_stream(stream, per_thread));              \
+		else if (list)                                                     \
+			vgpu_table_attach(&vgpu_addresses, list);                  \
+		return r;                                                          \
 	}
 FREE_ASYNC(cuMemFreeAsync, false)
 FREE_ASYNC(cuMemFreeAsync_ptsz, true)

@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* managed.c - see managed.h. Charged in full: any page may come to the card. */
+/* managed.c - see memory.h. Charged in full: any page may come to the card. */
 #include <errno.h>
 
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
 #include "account.h"
-#include "managed.h"
-#include "owner.h"
-#include "release.h"
+#include "memory.h"
 
 /* The card gives managed memory in steps of this many bytes, and one step more for
  * its bookkeeping: a process that holds n bytes takes n / step + 1 steps (measured
  * on an H200, driver 580, for 1 MiB to 3.5 GiB). */
 #define MANAGED_STEP (128ull << 20)
 
-static struct {
+static VGPU_PRIVATE struct {
 	uint64_t live, charged;
 } managed[VGPU_MAX_CARDS];
 
@@ -36,12 +32,10 @@ void vgpu_managed_less(int card, uint64_t size)
 /* size more bytes: 0, or -ENOMEM with nothing changed. */
 static int more(int card, uint64_t size)
 {
-	uint64_t live;
-
 	if (vgpu_absurd(size))
 		return -ENOMEM;
 	ADD(&vgpu_managed_bytes, size);
-	live = ADD(&managed[card].live, size);
+	uint64_t live = ADD(&managed[card].live, size);
 	if (vgpu_charge_up_to(card, &managed[card].charged, managed_bytes(live)) == 0)
 		return 0;
 	vgpu_managed_less(card, size);
@@ -51,7 +45,6 @@ static int more(int card, uint64_t size)
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 {
 	struct vgpu_item item = {.size = size, .kind = VGPU_MANAGED};
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemAllocManaged);
 	item.card = dptr ? vgpu_card_current() : -1;
@@ -62,7 +55,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size, unsigned flags)
 		vgpu_mem_end();
 		return vgpu_oom(item.card, size);
 	}
-	r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
+	CUresult r = vgpu_real.cuMemAllocManaged(dptr, size, flags);
 	if (r == CUDA_SUCCESS) {
 		item.key = *dptr;
 		item.owner = vgpu_context_owner(item.card);

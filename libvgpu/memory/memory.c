@@ -2,13 +2,7 @@
 /* memory.c - see memory.h. */
 #include "memory.h"
 #include "../job/job.h"
-#include "array.h"
-#include "context_cost.h"
-#include "graph.h"
-#include "linear.h"
-#include "module.h"
 #include "pool.h"
-#include "shared.h"
 
 /* Pools and memory of cuMemCreate are the device's and outlive the context. */
 void vgpu_memory_ended(int card, CUdevice dev, uint64_t owner)
@@ -26,11 +20,4 @@ void vgpu_memory_tick(uint64_t now)
 	vgpu_overhead_tick(now);
 	for (int i = 0; i < (int)vgpu_state.ncards; i++)
 		vgpu_imports_settle(i);
-}
-
-void vgpu_memory_in_child(void)
-{
-	vgpu_modules_in_child();
-	vgpu_shared_in_child();
-	vgpu_imports_in_child();
 }

@@ -7,21 +7,13 @@
  * that does not fit is unloaded again. Nothing is refused, and nothing large is
  * charged, by free memory alone.
  */
-#include <string.h>
 #include <time.h>
 
 #include "../base/log.h"
-#include "../base/table.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "context_cost.h"
-#include "module.h"
-#include "owner.h"
+#include "memory.h"
 #include "pool.h"
-#include "release.h"
 
 /* Smaller changes are left to the regular comparison with the card's count. */
 #define NOTICE_BYTES (1ull << 20)
@@ -29,13 +21,12 @@
 #define CONFIRM_BYTES (64ull << 20)
 #define CONFIRM_PAUSE_NS 10000000L
 
-static struct vgpu_table modules =
-	VGPU_TABLE_INIT; /* module or library -> bytes, in each context */
+static VGPU_TABLE(modules); /* module or library -> bytes, in each context */
 
 /* The loss of free memory during the loads of all modules. The slot has the part that is charged.
  * A neighbour's allocation can be in it, until a comparison with this process's own count takes it out
  * again. */
-static uint64_t took[VGPU_MAX_CARDS];
+static VGPU_PRIVATE uint64_t took[VGPU_MAX_CARDS];
 
 static uint64_t card_free(void)
 {
@@ -97,8 +88,8 @@ static bool charge_module(struct vgpu_item *item)
 		if (vgpu_charge(item->card, item->size))
 			return false;
 	}
-	__atomic_add_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
-	__atomic_add_fetch(&vgpu_my(item->card)->mem_module, item->size, __ATOMIC_SEQ_CST);
+	ADD(&took[item->card], item->size);
+	ADD(&vgpu_my(item->card)->mem_module, item->size);
 	item->owner = vgpu_context_owner(item->card);
 	vgpu_table_put(&modules, item);
 	return true;
@@ -108,17 +99,14 @@ static bool charge_module(struct vgpu_item *item)
  * limit: the caller undoes the call. */
 static bool end_load(struct vgpu_item *load, uint64_t module)
 {
-	uint64_t now;
-	bool fits;
-
 	if (load->card < 0)
 		return true;
-	now = card_free();
+	uint64_t now = card_free();
 	load->key = module;
 	load->size = now && now < load->size ? load->size - now : 0;
 	if (load->size >= CONFIRM_BYTES)
 		load->size = confirmed(load->card, load->size);
-	fits = load->size < NOTICE_BYTES || charge_module(load);
+	bool fits = load->size < NOTICE_BYTES || charge_module(load);
 	vgpu_mem_end();
 	return fits;
 }
@@ -127,7 +115,7 @@ static bool end_load(struct vgpu_item *load, uint64_t module)
 static void unloaded(const struct vgpu_item *item)
 {
 	uint64_t have = vgpu_modules_charged(item->card);
-	uint64_t live = __atomic_sub_fetch(&took[item->card], item->size, __ATOMIC_SEQ_CST);
+	uint64_t live = SUB(&took[item->card], item->size);
 
 	vgpu_modules_lower(item->card, have > live ? have - live : 0);
 }
@@ -137,92 +125,54 @@ static uint64_t id(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
-#define LOADS(name, params, args, made, unload)                                              \
-	CUresult name params                                                                 \
-	{                                                                                    \
-		struct vgpu_item l;                                                          \
-		CUresult r;                                                                  \
-                                                                                             \
-		VGPU_NEED_CUDA(name);                                                        \
-		l = begin_load();                                                            \
-		r = vgpu_real.name args;                                                     \
-		if (!end_load(&l, r == CUDA_SUCCESS ? id(*made) : 0) && r == CUDA_SUCCESS) { \
-			vgpu_real.unload(*made);                                             \
-			return vgpu_oom(l.card, 0);                                          \
-		}                                                                            \
-		return r;                                                                    \
+#define CU_LOAD(name, params, args, handle)                                                 \
+	CUresult name params                                                                \
+	{                                                                                   \
+		VGPU_NEED_CUDA(name);                                                       \
+		struct vgpu_item l = begin_load();                                          \
+		CUresult r = vgpu_real.name args;                                           \
+		if (end_load(&l, r == CUDA_SUCCESS ? id(*handle) : 0) || r != CUDA_SUCCESS) \
+			return r;                                                           \
+		UNLOAD_##handle(*handle);                                                   \
+		return vgpu_oom(l.card, 0);                                                 \
 	}
-
-LOADS(cuModuleLoad, (CUmodule * module, const char *file), (module, file), module, cuModuleUnload)
-LOADS(cuModuleLoadData, (CUmodule * module, const void *image), (module, image), module,
-      cuModuleUnload)
-LOADS(cuModuleLoadDataEx,
-      (CUmodule * module, const void *image, unsigned n, void *options, void **values),
-      (module, image, n, options, values), module, cuModuleUnload)
-LOADS(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image), module,
-      cuModuleUnload)
-LOADS(cuLibraryLoadData,
-      (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned njit,
-       void *options, void **values, unsigned n),
-      (library, code, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
-LOADS(cuLibraryLoadFromFile,
-      (CUlibrary * library, const char *file, void *jit, void **jit_values, unsigned njit,
-       void *options, void **values, unsigned n),
-      (library, file, jit, jit_values, njit, options, values, n), library, cuLibraryUnload)
+#define UNLOAD_module vgpu_real.cuModuleUnload
+#define UNLOAD_library vgpu_real.cuLibraryUnload
 
 /* With lazy loading these are where the memory is really taken, at the first time. */
-#define FIRST_USE(call, params, args, owner, variable)                   \
-	CUresult call params                                             \
-	{                                                                \
-		static const char id_of_call;                            \
-		struct vgpu_item l;                                      \
-		uint64_t key;                                            \
-		CUresult r;                                              \
-                                                                         \
-		VGPU_NEED_CUDA(call);                                    \
-		key = vgpu_use_key(&id_of_call, owner, variable);        \
-		if (vgpu_used(key))                                      \
-			return vgpu_real.call args;                      \
-		l = begin_load();                                        \
-		r = vgpu_real.call args;                                 \
-		if (!end_load(&l, id(owner)))                            \
-			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r; \
-		if (r == CUDA_SUCCESS)                                   \
-			vgpu_use_note(key);                              \
-		return r;                                                \
+#define CU_FIRST(call, params, args, owner, variable)                      \
+	CUresult call params                                               \
+	{                                                                  \
+		static const char id_of_call;                              \
+                                                                           \
+		VGPU_NEED_CUDA(call);                                      \
+		uint64_t key = vgpu_use_key(&id_of_call, owner, variable); \
+		if (vgpu_used(key))                                        \
+			return vgpu_real.call args;                        \
+		struct vgpu_item l = begin_load();                         \
+		CUresult r = vgpu_real.call args;                          \
+		if (!end_load(&l, id(owner)))                              \
+			r = r == CUDA_SUCCESS ? vgpu_oom(l.card, 0) : r;   \
+		if (r == CUDA_SUCCESS)                                     \
+			vgpu_use_note(key);                                \
+		return r;                                                  \
 	}
+#define CU(name, params)
+#include "../driver/hooks.def"
 
-FIRST_USE(cuModuleGetGlobal_v2,
-	  (CUdeviceptr * dptr, size_t *bytes, CUmodule module, const char *name),
-	  (dptr, bytes, module, name), module, name)
-FIRST_USE(cuModuleGetGlobal, (unsigned *dptr, unsigned *bytes, CUmodule module, const char *name),
-	  (dptr, bytes, module, name), module, name)
-FIRST_USE(cuLibraryGetManaged,
-	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
-	  (dptr, bytes, library, name), library, name)
-FIRST_USE(cuKernelGetFunction, (CUfunction * f, CUkernel kernel), (f, kernel), kernel, NULL)
-FIRST_USE(cuFuncLoad, (CUfunction f), (f), f, NULL)
-FIRST_USE(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library), library,
-	  NULL)
-FIRST_USE(cuLibraryGetGlobal,
-	  (CUdeviceptr * dptr, size_t *bytes, CUlibrary library, const char *name),
-	  (dptr, bytes, library, name), library, name)
-
-#define UNLOAD(name, handle)                                                         \
-	CUresult name(handle unloads)                                                \
-	{                                                                            \
-		CUresult r;                                                          \
-                                                                                     \
-		VGPU_NEED_CUDA(name);                                                \
-		r = VGPU_FREE(&modules, unloads, vgpu_real.name(unloads), unloaded); \
-		vgpu_uses_forget();                                                  \
-		return r;                                                            \
+#define UNLOAD(name, handle)                                                                  \
+	CUresult name(handle unloads)                                                         \
+	{                                                                                     \
+		VGPU_NEED_CUDA(name);                                                         \
+		CUresult r = VGPU_FREE(&modules, unloads, vgpu_real.name(unloads), unloaded); \
+		vgpu_uses_forget();                                                           \
+		return r;                                                                     \
 	}
 UNLOAD(cuModuleUnload, CUmodule)
 UNLOAD(cuLibraryUnload, CUlibrary)
 
 /* ------------------------------------------------------------- device limits */
-static struct vgpu_table limits = VGPU_TABLE_INIT; /* CU_LIMIT_* of a context -> bytes */
+static VGPU_TABLE(limits); /* CU_LIMIT_* of a context -> bytes */
 /* printf's buffer: the default, and what the card gives at most (measured: H200,
  * driver 580, the default and 512 MiB asked). */
 #define FIFO_DEFAULT (8448ull << 10)
@@ -253,22 +203,15 @@ void vgpu_modules_ended(uint64_t owner)
 	vgpu_table_end(&limits, owner, vgpu_item_release);
 }
 
-void vgpu_modules_in_child(void)
-{
-	memset(took, 0, sizeof took);
-}
-
 /* The size of these is not documented, so the card's free memory is read. */
 static CUresult limit_seen(int limit, size_t value, uint64_t key)
 {
 	size_t before = 0;
-	struct vgpu_item l;
-	CUresult r;
 
 	if (!vgpu_real.cuCtxGetLimit || vgpu_real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS)
 		before = value;
-	l = begin_load();
-	r = vgpu_real.cuCtxSetLimit(limit, value);
+	struct vgpu_item l = begin_load();
+	CUresult r = vgpu_real.cuCtxSetLimit(limit, value);
 	if (end_load(&l, key) || r != CUDA_SUCCESS)
 		return r;
 	vgpu_real.cuCtxSetLimit(limit, before);
@@ -277,36 +220,31 @@ static CUresult limit_seen(int limit, size_t value, uint64_t key)
 
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	struct vgpu_item item, was;
-	uint64_t have = 0, more;
 	CUresult r;
-	int card;
 
 	VGPU_NEED_CUDA(cuCtxSetLimit);
-	card = vgpu_card_current();
+	int card = vgpu_card_current();
 	if (card < 0 || limit < CU_LIMIT_STACK_SIZE ||
 	    limit > CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
 		return vgpu_real.cuCtxSetLimit(limit, value);
-	item = (struct vgpu_item){.card = card, .owner = vgpu_context_owner(card)};
+	struct vgpu_item item = {.card = card, .owner = vgpu_context_owner(card)};
 	item.key = vgpu_mix(item.owner, (uint64_t)limit);
 	if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
 		return limit_seen(limit, value, item.key);
 	item.size = limit_bytes(limit, value);
-	while (vgpu_table_take(&limits, item.key, &was))
-		have += was.size;
-	more = item.size > have ? item.size - have : 0;
+	struct vgpu_item *old = vgpu_freeing(&limits, item.key);
+	uint64_t have = old ? old->size : 0, more = item.size > have ? item.size - have : 0;
 	if (more && vgpu_mem_take(card, more)) {
 		r = vgpu_oom(card, item.size);
 	} else {
-		if (!more)
-			vgpu_mem_begin();
-		r = vgpu_mem_done(card, more, vgpu_real.cuCtxSetLimit(limit, value));
-		if (r == CUDA_SUCCESS)
-			vgpu_release(card, have + more - item.size);
+		r = vgpu_real.cuCtxSetLimit(limit, value);
+		if (more)
+			vgpu_mem_done(card, more, r);
 	}
-	if (r != CUDA_SUCCESS)
-		item.size = have;
-	if (item.size)
+	if (r == CUDA_SUCCESS && item.size) {
+		vgpu_charge_forced(card, item.size - more);
 		vgpu_table_put(&limits, &item);
+	}
+	vgpu_freed(&limits, old, r, vgpu_item_release);
 	return r;
 }

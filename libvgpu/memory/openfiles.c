@@ -38,9 +38,9 @@
 static int set = -1;
 static uint64_t first, last; /* the files that were entered into the set */
 /* id -> fd; owner: the memory; refs: a set lists the file; size: the last reading with the file */
-static struct vgpu_table files = VGPU_TABLE_INIT;
-static struct vgpu_table numbers = VGPU_TABLE_INIT; /* fd -> id of the last file that it followed */
-static uint64_t reading;                            /* counts the readings of the set */
+static VGPU_TABLE(files);
+static VGPU_TABLE(numbers); /* fd -> id of the last file that it followed */
+static uint64_t reading;    /* counts the readings of the set */
 static enum { UNREAD, READ, UNKNOWN } list = UNREAD;
 
 static bool is_marked(int fd, int mark)
@@ -95,10 +95,9 @@ static bool is_listed(const struct vgpu_item *file)
 static void read_set(void)
 {
 	char line[256];
-	FILE *f;
 
 	snprintf(line, sizeof line, "/proc/self/fdinfo/%d", set);
-	f = fopen(line, "re");
+	FILE *f = fopen(line, "re");
 	reading++;
 	while (f && fgets(line, sizeof line, f)) {
 		const char *data = strncmp(line, "tfd:", 4) == 0 ? strstr(line, "data:") : NULL;
@@ -130,14 +129,12 @@ static bool followed_by(int fd, struct vgpu_item *file)
 int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id)
 {
 	struct vgpu_item number = {.key = (uint64_t)fd, .other = last + 1}, file;
-	bool reused;
-	int error;
 
 	if (followed_by(fd, &file)) {
 		*id = file.key;
 		return 0;
 	}
-	error = has_set() ? 0 : open_set();
+	int error = has_set() ? 0 : open_set();
 	if (!error)
 		error = enter(fd, number.other);
 	if (error && error != EPERM) /* of a file that cannot be polled */
@@ -145,7 +142,7 @@ int vgpu_openfile_follow(int fd, uint64_t of, uint64_t *id)
 	file = (struct vgpu_item){
 		.key = ++last, .size = reading, .owner = of, .other = number.key, .refs = !error};
 	*id = file.key;
-	reused = vgpu_table_take(&numbers, number.key, &(struct vgpu_item){0});
+	bool reused = vgpu_table_take(&numbers, number.key, &(struct vgpu_item){0});
 	if (!vgpu_table_put(&files, &file) || !vgpu_table_put(&numbers, &number))
 		return -ENOMEM;
 	fcntl(fd, F_SETSIG, FILE_MARK);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* owner.c - see owner.h. */
-#include "owner.h"
-#include "../driver/real.h"
+/* owner.c - see account.h. */
+#include "account.h"
 
-struct vgpu_table vgpu_contexts_made = VGPU_TABLE_INIT;
+VGPU_TABLE(vgpu_contexts_made);
 
 uint64_t vgpu_context_owner(int card)
 {
 	struct vgpu_item item;
 	CUcontext ctx = NULL;
 
-	if (__atomic_load_n(&vgpu_contexts_made.count, __ATOMIC_RELAXED) &&
-	    vgpu_real.cuCtxGetCurrent && vgpu_real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS &&
+	if (LOAD(&vgpu_contexts_made.count) && vgpu_real.cuCtxGetCurrent &&
+	    vgpu_real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS &&
 	    vgpu_table_get(&vgpu_contexts_made, (uint64_t)(uintptr_t)ctx, &item))
 		return item.owner;
 	return vgpu_primary_owner(card);

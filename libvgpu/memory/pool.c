@@ -8,12 +8,8 @@
 #include <stdlib.h>
 
 #include "../driver/captures.h"
-#include "../driver/real.h"
-#include "../job/job.h"
 #include "account.h"
-#include "owner.h"
 #include "pool.h"
-#include "release.h"
 #include "shared.h"
 
 /* The handle of a pool that the program destroyed while it held memory of it: the
@@ -22,7 +18,7 @@
 
 static VGPU_PRIVATE struct pool *pools; /* Entries stay in the list, and are used again. */
 VGPU_PRIVATE pthread_mutex_t vgpu_pools_lock = PTHREAD_MUTEX_INITIALIZER;
-struct vgpu_table vgpu_addresses = VGPU_TABLE_INIT;
+VGPU_TABLE(vgpu_addresses);
 /* Each change that can lower what the pools have reserved raises changed. settled is the value of
  * changed at the last check that found no unused memory in the pools. */
 static VGPU_PRIVATE uint64_t changed, settled;
@@ -46,7 +42,6 @@ static struct pool *new_pool(CUmemoryPool handle, int card)
 	struct pool *p = find_pool(NULL);
 
 	if (!p && (p = calloc(1, sizeof *p)) != NULL) {
-		p->frees.in.listed = true; /* a forked child has no pools */
 		p->next = pools;
 		STORE(&pools, p);
 	}
@@ -226,9 +221,16 @@ void vgpu_pool_freed(const struct vgpu_item *item)
 		vgpu_pool_settle(pool_of(item));
 }
 
-static bool is_of(const struct vgpu_item *item, uint64_t owner)
+struct of_pool {
+	const struct pool *pool;
+	uint64_t owner;
+};
+
+static bool is_of(const struct vgpu_item *item, uint64_t arg)
 {
-	return item->kind == VGPU_OF_POOL && item->owner == owner;
+	const struct of_pool *of = (const struct of_pool *)(uintptr_t)arg;
+
+	return item->kind == VGPU_OF_POOL && item->owner == of->owner && pool_of(item) == of->pool;
 }
 
 /* A pool is the device's, and CUDA does not say whether an allocation of it ends with the
@@ -236,29 +238,23 @@ static bool is_of(const struct vgpu_item *item, uint64_t owner)
  * another thread is just taking can hide some. They are in what the pool has reserved, and so charged. */
 void vgpu_pools_ended(uint64_t owner)
 {
-	struct vgpu_item *list = vgpu_table_detach_if(&vgpu_addresses, owner, is_of), *item;
+	for (struct pool *p = LOAD(&pools); p; p = p->next) {
+		struct of_pool of = {p, owner};
+		uint64_t used = 0, ending = 0;
 
-	pthread_mutex_lock(&vgpu_pools_lock);
-	for (struct pool *p = pools; p; p = p->next)
-		p->ending = 0;
-	for (item = list; item; item = item->next)
-		pool_of(item)->ending += item->size;
-	for (struct pool *p = pools; p; p = p->next) {
-		uint64_t used = 0;
-
-		if (p->ending && (!ask(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ||
-				  used + p->ending > LOAD(&p->live)))
-			p->ending = 0;
-	}
-	while ((item = list) != NULL) {
-		list = item->next;
-		item->next = NULL;
-		if (pool_of(item)->ending)
-			vgpu_table_drop(&vgpu_addresses, item, given);
+		if (!LOAD(&p->live))
+			continue;
+		VGPU_LOCK(&vgpu_pools_lock);
+		struct vgpu_item *list =
+			vgpu_table_detach_if(&vgpu_addresses, (uintptr_t)&of, is_of);
+		for (const struct vgpu_item *item = list; item; item = item->next)
+			ending += item->size;
+		if (ask(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) &&
+		    used + ending <= LOAD(&p->live))
+			vgpu_table_drop(&vgpu_addresses, list, given);
 		else
-			vgpu_table_attach(&vgpu_addresses, item);
+			vgpu_table_attach(&vgpu_addresses, list);
 	}
-	pthread_mutex_unlock(&vgpu_pools_lock);
 	vgpu_pools_changed();
 	vgpu_pools_settle();
 }
@@ -266,11 +262,9 @@ void vgpu_pools_ended(uint64_t owner)
 CUresult vgpu_pool_destroy(CUmemoryPool handle)
 {
 	uint64_t reserved = 0;
-	struct pool *p;
-	CUresult r;
 
 	pthread_mutex_lock(&vgpu_pools_lock);
-	p = handle ? find_pool(handle) : NULL;
+	struct pool *p = handle ? find_pool(handle) : NULL;
 	if (p) {
 		/* Who frees just now has not said so yet: it still holds something. */
 		if (LOAD(&p->live) == 0 && !vgpu_capturing() && trim(p) &&
@@ -280,7 +274,7 @@ CUresult vgpu_pool_destroy(CUmemoryPool handle)
 		/* Before the driver can give the same handle to another pool. */
 		STORE(&p->handle, DESTROYED);
 	}
-	r = vgpu_real.cuMemPoolDestroy(handle);
+	CUresult r = vgpu_real.cuMemPoolDestroy(handle);
 	if (p && r != CUDA_SUCCESS)
 		STORE(&p->handle, handle);
 	pthread_mutex_unlock(&vgpu_pools_lock);

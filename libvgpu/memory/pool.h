@@ -6,10 +6,33 @@
 #include "../base/table.h"
 #include "../base/util.h"
 #include "../driver/cuda_abi.h"
-#include "frees.h"
 
 /* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
 #define VGPU_POOL_STEP (32ull << 20)
+
+/* frees.c: What streams free of a pool. For a pool it is free at once; another stream has it, and
+ * the card has it back, only when the card has come to the free and the host has waited for that
+ * (cuMemPoolTrimTo; driver 580: to have asked is not enough). */
+struct vgpu_frees {
+	/* Stream -> an event behind its last free, and the bytes that it freed since none was known. A
+	 * thread takes an entry out for a call that waits if the stream is full. */
+	struct vgpu_table in;
+	unsigned pending; /* entries, also those that are out */
+	bool unknown;     /* there may be others */
+};
+
+/* The stream has just freed so many bytes; costs an event in it. */
+void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes);
+/* So many bytes are to be freed by other streams, at most. */
+uint64_t vgpu_frees_elsewhere(struct vgpu_frees *f, CUstream stream);
+/* What the stream does from now on waits for the frees of the others, so that the driver can give
+ * it their memory. Not during a capture. */
+void vgpu_frees_before(struct vgpu_frees *f, CUstream stream);
+/* Waits for those that the card has come to: the driver knows it then. True: there is no other. Not
+ * during a capture. */
+bool vgpu_frees_passed(struct vgpu_frees *f);
+/* There are none. */
+void vgpu_frees_none(struct vgpu_frees *f);
 
 struct pool {
 	CUmemoryPool handle; /* NULL: free entry. Written under vgpu_pools_lock */
@@ -21,7 +44,6 @@ struct pool {
 	uint64_t unasked; /* bytes taken since the driver was asked what it has reserved */
 	bool grown;       /* by more than was charged before: the job may be above its limit */
 	struct vgpu_frees frees;
-	uint64_t ending; /* bytes of a context that ends; under vgpu_pools_lock */
 	struct pool *next;
 };
 

@@ -2,9 +2,7 @@
 /* pools.c - pools, as the program makes, finds, trims and destroys them. */
 #include "../driver/captures.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
+#include "account.h"
 #include "pool.h"
 #include "shared.h"
 
@@ -12,13 +10,11 @@
  * to none. Any page of a managed one may come to the card. */
 static int card_of(const CUmemLocation *location, int type)
 {
-	int card;
-
 	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
 		return vgpu_card_of_device(location->id);
 	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED || !vgpu_state.ncards)
 		return -1;
-	card = vgpu_card_current();
+	int card = vgpu_card_current();
 	return card < 0 ? 0 : card;
 }
 
@@ -35,14 +31,12 @@ static CUresult found(CUresult r, CUmemoryPool *pool, const CUmemLocation *locat
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
-	CUresult r, given;
-
 	VGPU_NEED_CUDA(cuMemPoolCreate);
 	if (props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
 	    vgpu_not_granted(props->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	r = vgpu_real.cuMemPoolCreate(pool, props);
-	given = props ? found(r, pool, &props->location, props->allocType) : r;
+	CUresult r = vgpu_real.cuMemPoolCreate(pool, props);
+	CUresult given = props ? found(r, pool, &props->location, props->allocType) : r;
 	if (given != r && vgpu_real.cuMemPoolDestroy)
 		vgpu_real.cuMemPoolDestroy(*pool);
 	return given;
@@ -59,12 +53,9 @@ GET_POOL(cuMemGetMemPool)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
-	struct pool *p;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolTrimTo);
-	r = vgpu_real.cuMemPoolTrimTo(pool, keep_bytes);
-	p = r == CUDA_SUCCESS && vgpu_state.grant ? vgpu_pool_of(pool, -1) : NULL;
+	CUresult r = vgpu_real.cuMemPoolTrimTo(pool, keep_bytes);
+	struct pool *p = r == CUDA_SUCCESS && vgpu_state.grant ? vgpu_pool_of(pool, -1) : NULL;
 	if (p)
 		vgpu_pool_settle(p);
 	return r;
@@ -72,20 +63,14 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-	struct vgpu_item *imported;
-	struct pool *p;
-	CUresult r;
-
 	VGPU_NEED_CUDA(cuMemPoolDestroy);
 	if (!vgpu_state.grant)
 		return vgpu_real.cuMemPoolDestroy(pool);
 	/* Exported memory that is freed has left the pool, and has a charge of its own. */
-	p = vgpu_capturing() ? NULL : vgpu_pool_of(pool, -1);
+	struct pool *p = vgpu_capturing() ? NULL : vgpu_pool_of(pool, -1);
 	if (p)
 		vgpu_pool_settle(p);
-	imported = vgpu_imported_pool_goes(pool);
-	r = vgpu_pool_destroy(pool);
-	vgpu_imported_pool_gone(imported, r);
+	CUresult r = VGPU_FREE(&vgpu_holders, pool, vgpu_pool_destroy(pool), vgpu_holder_gone);
 	vgpu_pools_forget_current(); /* the device's own pool is current again */
 	return r;
 }

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/util.h"
 #include "account.h"
 #include "openfiles.h"
 #include "shared.h"
@@ -32,9 +31,9 @@ struct vgpu_kept {
 	struct vgpu_kept *next; /* freed ones */
 };
 
-static struct vgpu_table exported = VGPU_TABLE_INIT; /* key of an allocation -> vgpu_kept */
-static struct vgpu_table by_data = VGPU_TABLE_INIT;  /* hash -> vgpu_kept */
-static struct vgpu_kept *freed;                      /* allocations, that are still kept */
+static VGPU_TABLE(exported);    /* key of an allocation -> vgpu_kept */
+static VGPU_TABLE(by_data);     /* hash -> vgpu_kept */
+static struct vgpu_kept *freed; /* allocations, that are still kept */
 /* Of all of these. Inside it only the locks of the tables here are taken. */
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -64,7 +63,7 @@ static void settle(void)
 			link = &k->next;
 			continue;
 		}
-		__atomic_store_n(link, k->next, __ATOMIC_RELAXED);
+		STORE(link, k->next);
 		vgpu_release(k->card, k->bytes);
 		free(k);
 	}
@@ -95,11 +94,10 @@ static struct vgpu_kept *kept_of(const struct vgpu_item *item)
 static struct vgpu_kept *entry_of(uint64_t key)
 {
 	struct vgpu_item item = {.key = key};
-	struct vgpu_kept *k;
 
 	if (vgpu_table_get(&exported, key, &item))
 		return kept_of(&item);
-	k = calloc(1, sizeof *k);
+	struct vgpu_kept *k = calloc(1, sizeof *k);
 	item.other = (uintptr_t)k;
 	if (k && vgpu_table_put(&exported, &item))
 		return k;
@@ -212,14 +210,13 @@ void vgpu_shared_unimport(struct vgpu_kept *k)
 void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
 {
 	struct vgpu_item item;
-	struct vgpu_kept *k;
 
 	if (!LOAD(&exported.count))
 		return;
 	VGPU_HOLD(locked_shared());
 	if (!vgpu_table_take(&exported, key, &item))
 		return;
-	k = kept_of(&item);
+	struct vgpu_kept *k = kept_of(&item);
 	data_is(k, 0);
 	if (!is_kept(k)) {
 		free(k);
@@ -229,7 +226,7 @@ void vgpu_shared_freed(uint64_t key, int card, uint64_t bytes)
 	k->card = card;
 	k->bytes = bytes;
 	k->next = freed;
-	__atomic_store_n(&freed, k, __ATOMIC_RELAXED);
+	STORE(&freed, k);
 }
 
 void vgpu_shared_release(uint64_t key, int card, uint64_t bytes)

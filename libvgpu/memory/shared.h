@@ -39,9 +39,9 @@ struct vgpu_kept *vgpu_shared_import(int fd);
 struct vgpu_kept *vgpu_shared_import_data(const void *data);
 void vgpu_shared_import_again(struct vgpu_kept *k);
 void vgpu_shared_unimport(struct vgpu_kept *k);
-/* An imported pool is destroyed: before and after the driver's call. */
-struct vgpu_item *vgpu_imported_pool_goes(CUmemoryPool pool);
-void vgpu_imported_pool_gone(struct vgpu_item *list, CUresult r);
+/* Imported pools and external memory -> a reference, and its end. */
+extern struct vgpu_table vgpu_holders;
+void vgpu_holder_gone(const struct vgpu_item *item);
 
 /* So many bytes of other processes' memory more, or less: 0, or -ENOMEM if this process has to pay
  * for them and has no room. */
@@ -49,7 +49,6 @@ int vgpu_imports_more(int card, uint64_t bytes);
 void vgpu_imports_less(int card, uint64_t bytes);
 /* Charges the imports that other processes no longer pay for. True: there were some. */
 bool vgpu_imports_settle(int card);
-void vgpu_imports_in_child(void);
 
 /* Before the bytes of a freed allocation are released: if something still keeps the memory, as many
  * are charged until the last reference goes. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* told.c - what a process is told of its memory: the share as the card. */
-#include "told.h"
 #include "../config.h"
 #include "../driver/prototypes.h"
 #include "../driver/real.h"
 #include "../job/cards.h"
 #include "../job/job.h"
+#include "memory.h"
 #include "pool.h"
 
 /* Whether the job may hold more than the card has. A program that has not asked CUDA for its
@@ -36,10 +36,9 @@ void vgpu_told(int card, uint64_t *free, uint64_t *total)
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
 	size_t f = 0, t = 0;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemGetInfo_v2);
-	r = vgpu_real.cuMemGetInfo_v2(&f, &t);
+	CUresult r = vgpu_real.cuMemGetInfo_v2(&f, &t);
 	if (r != CUDA_SUCCESS)
 		return r;
 	vgpu_pools_settle();
@@ -54,10 +53,9 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
 	size_t free = 0;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuDeviceTotalMem_v2);
-	r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
+	CUresult r = vgpu_real.cuDeviceTotalMem_v2(bytes, dev);
 	if (r == CUDA_SUCCESS)
 		vgpu_told(vgpu_card_of_device(dev), &free, bytes);
 	return r;

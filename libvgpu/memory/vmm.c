@@ -9,20 +9,13 @@
  */
 #include <errno.h>
 
-#include "../base/table.h"
 #include "../driver/prototypes.h"
-#include "../driver/real.h"
-#include "../job/cards.h"
-#include "../job/job.h"
 #include "account.h"
-#include "linear.h"
-#include "release.h"
-#include "shared.h"
-#include "vmm.h"
+#include "memory.h"
 
 /* handle -> size, references; of an import what keeps the memory */
-static struct vgpu_table handles = VGPU_TABLE_INIT;
-static struct vgpu_table mappings = VGPU_TABLE_INIT; /* address -> size, handle */
+static VGPU_TABLE(handles);
+static VGPU_TABLE(mappings); /* address -> size, handle */
 
 static struct vgpu_kept *kept_of(const struct vgpu_item *handle)
 {
@@ -75,13 +68,12 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 		  unsigned long long flags)
 {
 	struct vgpu_item item;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemMap);
 	if (vgpu_state.grant && vgpu_table_get(&handles, handle, &item) && !vgpu_absurd(offset) &&
 	    charge_import(&item, offset + size))
 		return vgpu_oom(item.card, size);
-	r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
+	CUresult r = vgpu_real.cuMemMap(ptr, size, offset, handle, flags);
 	if (r == CUDA_SUCCESS && vgpu_state.grant && vgpu_table_ref(&handles, handle, 1, &item)) {
 		struct vgpu_item map = {.key = ptr, .size = size, .other = handle};
 
@@ -117,7 +109,6 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	struct vgpu_range range = {.begin = ptr, .end = ptr + size};
 	struct vgpu_item *list = NULL, *more;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemUnmap);
 	vgpu_mem_begin();
@@ -130,7 +121,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	}
 	if (range.begin < range.end)
 		list = joined(vgpu_table_detach_if(&mappings, (uintptr_t)&range, starts_in), list);
-	r = vgpu_real.cuMemUnmap(ptr, size);
+	CUresult r = vgpu_real.cuMemUnmap(ptr, size);
 	vgpu_freed(&mappings, list, r, unmapped);
 	return r;
 }
@@ -138,10 +129,9 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
 	struct vgpu_item item;
-	CUresult r;
 
 	VGPU_NEED_CUDA(cuMemRetainAllocationHandle);
-	r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
+	CUresult r = vgpu_real.cuMemRetainAllocationHandle(handle, addr);
 	if (r == CUDA_SUCCESS && vgpu_state.grant)
 		vgpu_table_ref(&handles, *handle, 1, &item);
 	return r;

@@ -26,9 +26,8 @@ static void in_child(void)
 {
 	memset(__start_vgpu_private, 0, (size_t)(__stop_vgpu_private - __start_vgpu_private));
 	vgpu_real_in_child();
-	vgpu_tables_in_child();
 	vgpu_job_in_child();
-	vgpu_memory_in_child();
+	vgpu_shared_in_child();
 	vgpu_gate_in_child();
 	vgpu_watcher_in_child();
 }

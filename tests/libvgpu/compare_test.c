@@ -75,7 +75,10 @@ static void compares(void)
 
 int main(void)
 {
-	vgpu_state = (struct vgpu_state){.slot = &slot, .ncards = 1, .from_env = true, .other_cards = ~1u};
+	vgpu_state = (struct vgpu_state){.slot = &slot,
+					 .ncards = 1,
+					 .from_env = true,
+					 .other_cards = ~1u};
 	slot.card[0].contexts = 1;
 	slot.card[0].mem = contexts = CONTEXT;
 	slot.card[0].mem += 1024 * MIB;

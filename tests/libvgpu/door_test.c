@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* door_test.c - memory that is asked of the kernel driver without libcuda: charged, refused, given
  * back, and told as the share. */
+#include "child.h"
 #include "door.h"
 
 #include <linux/filter.h>
@@ -348,7 +349,7 @@ static void test_fork(void)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		vgpu_tables_in_child();
+		private_in_child();
 		vgpu_state.other_cards = 0;
 		vgpu_state.slot = claim(&vgpu_state.cache);
 		CHECK_EQ(vgpu_mem_used(0), 2 * MIB);

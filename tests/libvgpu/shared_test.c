@@ -14,6 +14,7 @@
 
 #include "../stress/programs/fds.h"
 #include "check.h"
+#include "child.h"
 
 #define MIB (1ull << 20)
 
@@ -266,7 +267,7 @@ static void test_a_child_has_no_exports(void)
 	pid_t child = fork();
 
 	if (child == 0) {
-		vgpu_tables_in_child();
+		private_in_child();
 		vgpu_shared_in_child();
 		fd = export(81);
 		if (entries_of(epoll_set()) != parents)
@@ -370,7 +371,7 @@ static void test_any_number_of_exports(void)
 /* The descriptor keeps each entry with a part of the addresses. All entries stay in their table. */
 static void test_a_range_keeps_what_is_in_it(void)
 {
-	static struct vgpu_table table = VGPU_TABLE_INIT;
+	static VGPU_TABLE(table);
 	struct vgpu_range range = {.begin = 0x1800, .end = 0x3001};
 	struct vgpu_item item = {.size = 0x1000};
 

@@ -6,10 +6,11 @@
 
 #include "../../libvgpu/base/table.h"
 #include "check.h"
+#include "child.h"
 
 #define KEYS 20000u
 
-static struct vgpu_table table = VGPU_TABLE_INIT;
+static VGPU_TABLE(table);
 
 static void test_put_get_take(void)
 {
@@ -131,7 +132,7 @@ static void test_a_forked_child_begins_anew(void)
 	child = fork();
 	if (child == 0) {
 		alarm(5);
-		vgpu_tables_in_child();
+		private_in_child();
 		_exit(!vgpu_table_get(&table, 4096, &out) && vgpu_table_put(&table, &item) &&
 				      vgpu_table_take(&table, 4096, &out)
 			      ? 0
@@ -141,74 +142,6 @@ static void test_a_forked_child_begins_anew(void)
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK_EQ(status, 0);
 	CHECK(vgpu_table_take(&table, 4096, &out));
-}
-
-/* Before the next exchange of any thread. */
-static void (*at_exchange)(void);
-
-void test_exchange(void)
-{
-	void (*call)(void) = at_exchange;
-
-	at_exchange = NULL;
-	if (call)
-		call();
-}
-
-static struct vgpu_table new_table = VGPU_TABLE_INIT;
-static int in_lock, may_leave;
-
-static bool stays(const struct vgpu_item *item, uint64_t owner)
-{
-	(void)item;
-	(void)owner;
-	__atomic_store_n(&in_lock, 1, __ATOMIC_SEQ_CST);
-	while (!__atomic_load_n(&may_leave, __ATOMIC_SEQ_CST))
-		usleep(1000);
-	return true;
-}
-
-static void *stays_in_the_lock(void *unused)
-{
-	struct vgpu_item item = {.key = 1};
-
-	CHECK(vgpu_table_put(&new_table, &item));
-	vgpu_table_sweep(&new_table, 0, stays);
-	return unused;
-}
-
-/* The caller is about to put the table into the list. A second thread takes the lock. A third one
- * forks. */
-static void fork_meanwhile(void)
-{
-	struct vgpu_item out;
-	pthread_t thread;
-	pid_t child;
-	int status;
-
-	CHECK_EQ(pthread_create(&thread, NULL, stays_in_the_lock, NULL), 0);
-	while (!__atomic_load_n(&in_lock, __ATOMIC_SEQ_CST))
-		usleep(1000);
-	child = fork();
-	if (child == 0) {
-		alarm(5);
-		vgpu_tables_in_child();
-		_exit(vgpu_table_get(&new_table, 1, &out));
-	}
-	__atomic_store_n(&may_leave, 1, __ATOMIC_SEQ_CST);
-	CHECK_EQ(pthread_join(thread, NULL), 0);
-	CHECK(waitpid(child, &status, 0) == child);
-	CHECK_EQ(status, 0);
-}
-
-static void test_a_fork_during_the_first_use_of_a_table(void)
-{
-	struct vgpu_item out;
-
-	at_exchange = fork_meanwhile;
-	CHECK(!vgpu_table_get(&new_table, 1, &out));
-	CHECK(in_lock);
-	CHECK_EQ(new_table.count, 0);
 }
 
 static uint64_t swept;
@@ -244,13 +177,11 @@ static void test_sweep(void)
 int main(void)
 {
 	test_a_forked_child_begins_anew();
-	test_a_fork_during_the_first_use_of_a_table();
 	test_put_get_take();
 	test_references();
 	test_entries_leave_and_come_back();
 	test_threads_and_growth();
 	test_sweep();
 	free(table.bucket);
-	free(new_table.bucket);
 	return done("table");
 }

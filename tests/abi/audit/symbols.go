@@ -106,7 +106,8 @@ type Hooks struct {
 	Called   map[string]bool // only called
 }
 
-var hookLine = regexp.MustCompile(`(?m)^(CU|NV|CU_USE|NV_USE)\((\w+),`)
+// The row of a pair of functions ends in the suffix of the second one.
+var hookLine = regexp.MustCompile(`(?m)^(?:CU|NV)\w*?(_USE|_PTSZ|_PTDS)?\((\w+),`)
 
 // ReadHooks reads hooks.def.
 func ReadHooks(file string) (Hooks, error) {
@@ -116,10 +117,13 @@ func ReadHooks(file string) (Hooks, error) {
 	}
 	h := Hooks{Called: map[string]bool{}}
 	for _, m := range hookLine.FindAllSubmatch(data, -1) {
-		if kind, name := string(m[1]), string(m[2]); strings.HasSuffix(kind, "_USE") {
+		switch suffix, name := string(m[1]), string(m[2]); suffix {
+		case "_USE":
 			h.Called[name] = true
-		} else {
+		case "":
 			h.Replaced = append(h.Replaced, name)
+		default:
+			h.Replaced = append(h.Replaced, name, name+strings.ToLower(suffix))
 		}
 	}
 	if len(h.Replaced) == 0 {
