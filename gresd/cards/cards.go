@@ -6,6 +6,7 @@ package cards
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // Driver is what is asked of the driver.
@@ -92,6 +94,20 @@ func (c *Cards) Unread() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrUnread, now.Err)
+}
+
+// RefreshAfter is the time between two questions while the driver has named no card.
+const RefreshAfter = time.Second
+
+// Await waits until the driver has named the cards. Without persistence mode, the first
+// question can take more than a minute.
+func (c *Cards) Await(ctx context.Context) error {
+	for {
+		err := c.Unread()
+		if err == nil || !wakeup.Wait(ctx, RefreshAfter) {
+			return err
+		}
+	}
 }
 
 // Refresh asks the driver again. An answer without any card does not

@@ -16,6 +16,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
@@ -28,7 +29,7 @@ import (
 // allocateAlone calls allocate, unless this run of the job has a grant already. All tasks of a job
 // without a Prolog ask at once. The first task has bound its grant by then.
 func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req request.Request, restart uint32) error {
-	defer s.lockJob(facts.JobID)()
+	defer s.jobLocks.lockAsked(facts.JobID)()
 	if waitqueue.HasEnded(ctx) {
 		return waitqueue.ErrJobEnded
 	}
@@ -36,16 +37,18 @@ func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req re
 	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
 		return whileFull("run_dir", func() error { return s.ensure(rec) })
 	}
-	return s.allocate(facts, req, restart)
+	return s.allocate(facts, req, restart, known)
 }
 
-// allocate finds the cards, and makes the decision durable and then visible. The caller has the
-// job's lock.
-func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) error {
+// allocate finds the cards, and makes the decision durable and then visible. dropFirst: an earlier run of
+// the job has a record. The caller has the job's lock.
+func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32, dropFirst bool) error {
 	var rec ledger.Record
 	err := whileFull("state_dir", func() error {
-		if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
-			return err
+		if dropFirst {
+			if err := s.drop(facts.JobID); err != nil {
+				return err
+			}
 		}
 		taken, onDisk, err := s.take(facts, req, restart)
 		if err != nil {
@@ -57,36 +60,32 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return err
 	}
-	placement := rec.Placement
-	err = whileFull("run_dir", func() error { return s.grants.Create(rec, s.contextCost) })
+	err = whileFull("run_dir", func() error { return s.create(rec, s.startEngine(rec)) })
 	if isFull(err) { // the job comes again
 		return errors.Join(err, s.drop(rec.JobID))
 	}
 	if err != nil {
 		return err
 	}
-	s.queue.Remove(rec.JobID)
-	s.keepMPS(rec)
-	log := s.log
+	log, card := s.log, rec.Placement.Cards[0]
 	if rec.EngineWhy != "" {
 		log = log.With("engine_why", rec.EngineWhy)
 	}
-	log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
-		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
-		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
-		"engine", engineOfRecord(&rec))
+	log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(rec.Placement.Cards),
+		"gpu_uuid", card.UUID, "share", card.Share, "cores", card.Cores, "memory", card.Memory,
+		"mode", gpu.FormatMode(rec.Mode, rec.Ceiling), "engine", engineOfRecord(&rec))
 	return nil
 }
 
 // take finds the cards and reserves the share on them for this job. The record is on its way to
 // the disk.
 func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
-	s.queue.Lock()
+	inUse, mayTry := s.queue.Lock(facts.JobID)
 	defer s.queue.Unlock()
-	if !s.queue.MayTry(facts.JobID) {
+	if !mayTry {
 		return rec, onDisk, waitqueue.ErrEarlierJobFirst
 	}
-	placement, engine, err := s.place(facts, req)
+	placement, engine, err := s.place(facts, req, inUse)
 	if err != nil {
 		return rec, onDisk, err
 	}
@@ -96,6 +95,15 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 	rec = recordOf(facts, req, restart)
 	rec.State, rec.Placement, rec.EngineWhy = ledger.Granted, placement, engine.why
 	return rec, s.ledger.Begin(rec), nil
+}
+
+// create makes the files of a granted job.
+func (s *Server) create(rec ledger.Record, environment []string) error {
+	spec := grant.SpecOf(rec)
+	for i, c := range rec.Placement.Cards {
+		spec.Cards[i].MemOverhead = uint64(s.costOn(c.UUID).Total())
+	}
+	return s.grants.Create(spec, environment)
 }
 
 // recordOf returns the first record of a job from the facts of slurmctld.
@@ -123,12 +131,12 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 }
 
 // place checks slurmctld's choice, or makes our own, with the shares that are in use. The queue is locked.
-func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
-	now, inUse := s.cards.Now(), s.queue.InUse()
+func (s *Server) place(facts slurm.JobFacts, req request.Request, inUse place.InUse) (place.Placement, choice, error) {
+	now := s.cards.Now()
 	var d place.Decision
 	var engine choice
 	var err error
-	if s.cfg().Placement.By == config.PlacementGresd {
+	if s.config.Get().Placement.By == config.PlacementGresd {
 		cards, why := s.compatibleCards(facts, req, now.Cards)
 		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, now.Distances); why != nil {
 			err = why
@@ -151,7 +159,9 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 			d.Refuse(place.BadRequest)
 		}
 	}
-	err = s.cards.WithSick(d, err)
+	if err != nil {
+		err = s.cards.WithSick(d, err)
+	}
 	s.decisions.put(decided{
 		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, engine: engine, err: err,
 	})
@@ -215,7 +225,7 @@ func withinCount(p place.Placement, counted gpu.Share) error {
 }
 
 func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
-	limits := s.cfg().RequestLimits()
+	limits := s.config.Get().RequestLimits()
 	if err := request.CheckCards(len(p.Cards), limits); err != nil {
 		return err
 	}
@@ -282,12 +292,10 @@ func (s *Server) countCards(jobID uint32) {
 	}
 }
 
-// contextCost is the memory that the card counts for a process with one CUDA context.
-func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Total() }
-
 // Uncounted is the memory that a process uses on the card and the card does not count for it.
 func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
 
+// costOn is what a process with one CUDA context takes of a card.
 func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
 	card, here := s.cards.Of(uuid)
 	if !here {
@@ -337,7 +345,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	if s.node.IsForeign(w.Cluster) {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
-	defer s.lockJob(jobID)()
+	defer s.jobLocks.lockAsked(jobID)()
 	if !s.deciding.end(jobID, w.Order) {
 		s.log.Info("not released: the job has started again", "job_id", jobID)
 		return wire.Reply{OK: true, Result: wire.None}

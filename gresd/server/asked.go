@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -75,32 +74,6 @@ func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.Job
 		"it was restarted, and had not heard of this node's cards yet%s", asked.PerNode, next))
 }
 
-// mayDropShards reports whether this Slurm can start a job without its shards; true if its release is
-// unknown. It removes config.Paths.Loses if not.
-func (s *Server) mayDropShards(ctx context.Context, conf string) bool {
-	if s.neverDropsShards.Load() {
-		return false
-	}
-	loses, err := s.node.Slurm(conf).LosesShards(ctx)
-	if err != nil || loses {
-		return true
-	}
-	_ = os.Remove(s.cfg().Paths.Loses()) // a marker that stays only makes tasks ask more
-	s.neverDropsShards.Store(true)
-	return false
-}
-
-// writeDropsShardsMarker writes config.Paths.Loses, unless this release drops no shards.
-func (s *Server) writeDropsShardsMarker() error {
-	if err := os.WriteFile(s.cfg().Paths.Loses(), nil, 0o644); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
-	defer cancel()
-	s.mayDropShards(ctx, "")
-	return nil
-}
-
 // lostShards are the jobs that slurmctld started without their shards, with the restart count. gresd
 // requeues each job once.
 type lostShards struct {
@@ -136,7 +109,7 @@ func (l *lostShards) seenBefore(jobID, uid, restart uint32) bool {
 // would have only a part of the share. If each task asks for shards, no task's shards may be split. err
 // is an error of slurmctld.
 func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.JobFacts, req request.Request) (why, err error) {
-	if s.cfg().Placement.By != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
+	if s.config.Get().Placement.By != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
 		return nil, nil
 	}
 	var asked slurm.Asked

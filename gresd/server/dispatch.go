@@ -52,7 +52,18 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		case <-starting.Done():
 			return wire.BusyError("vgpu: gresd: %s: job %d: gresd is still starting", req.Op, req.JobID)
 		}
-		rep := s.change(ctx, req)
+		var rep wire.Reply
+		switch req.Op {
+		case wire.OpGrant:
+			rep = s.grant(ctx, req)
+		case wire.OpRelease:
+			s.linger.Wait(ctx, req.JobID) // when the Epilog ends, the card's memory is free for the next job
+			start := time.Now()
+			rep = s.release(req)
+			s.observer.ReleaseTook(time.Since(start))
+		default:
+			rep = s.set(req)
+		}
 		if rep.Kind == wire.KindNode { // Slurm drains the node for it, and says no more than that
 			s.log.Error("cannot answer a request of Slurm", "op", req.Op, "job_id", req.JobID, "error", rep.Message)
 		}
@@ -75,21 +86,6 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 	default: // ping; the decoder lets no other through
 		return wire.Reply{OK: true, PID: cred.PID}
 	}
-}
-
-// change serves a request that changes the ledger.
-func (s *Server) change(ctx context.Context, req wire.Request) wire.Reply {
-	switch req.Op {
-	case wire.OpRelease:
-		// When the Epilog ends, the card's memory is free for the next job.
-		s.linger.Wait(ctx, req.JobID)
-		start := time.Now()
-		defer func() { s.observer.ReleaseTook(time.Since(start)) }()
-		return s.release(req)
-	case wire.OpSet:
-		return s.set(req)
-	}
-	return s.grant(ctx, req)
 }
 
 // ended tells a process, before an allocation is refused, which of its job's processes in

@@ -34,7 +34,7 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 		return wire.UserError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
 			"what would be decided now is told for a request, for example vgpuctl explain --gres=vgpu:30", jobID)
 	}
-	e := &wire.Explanation{JobID: jobID, Placement: s.cfg().Placement.By, Cards: []wire.CardVerdict{}}
+	e := &wire.Explanation{JobID: jobID, Placement: s.config.Get().Placement.By, Cards: []wire.CardVerdict{}}
 	switch {
 	case decided:
 		e.Request, e.Decided = describeRequest(made.request, made.decision.Placement), &made.at
@@ -59,7 +59,7 @@ func (s *Server) explainRequest(w wire.Request, cred wire.Cred) wire.Reply {
 	if err != nil {
 		return wire.UserError("vgpu: explain: %v", err)
 	}
-	e := &wire.Explanation{Request: written(req), Placement: s.cfg().Placement.By}
+	e := &wire.Explanation{Request: written(req), Placement: s.config.Get().Placement.By}
 	d, err := s.wouldPlace(cardType, req)
 	if err != nil {
 		e.Message = err.Error()
@@ -97,9 +97,9 @@ func readGRES(text string) (cardType, share string, err error) {
 // wouldPlace is place for a job that is not there. Where slurmctld chooses, the
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
-	s.queue.Lock()
+	inUse, _ := s.queue.Lock(0)
 	defer s.queue.Unlock()
-	now, inUse := s.cards.Now(), s.queue.InUse()
+	now := s.cards.Now()
 	var only []string
 	if cardType != "" {
 		only = []string{cardType}
@@ -110,7 +110,7 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 			d.Refuse(place.SiteLimit)
 		}
 	}
-	if s.cfg().Placement.By == config.PlacementSlurm {
+	if s.config.Get().Placement.By == config.PlacementSlurm {
 		d.LeaveOpen()
 	}
 	return d, err

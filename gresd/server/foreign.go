@@ -15,7 +15,7 @@ import (
 // decideForeign is for a job of another cluster than that of the jobs that have shares here. Jobs
 // without a share start; one with a share is turned away.
 func (s *Server) decideForeign(ctx context.Context, w wire.Request) outcome {
-	if s.cfg().Placement.By == config.PlacementSlurm && len(w.GPUs) == 0 {
+	if s.config.Get().Placement.By == config.PlacementSlurm && len(w.GPUs) == 0 {
 		if w.Node == "" {
 			return none()
 		}

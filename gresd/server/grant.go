@@ -90,10 +90,13 @@ func sendBack(w wire.Request, facts slurm.JobFacts, why error) outcome {
 
 // decide is request → place → ledger → grant. It asks Slurm, and changes nothing there.
 func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
-	if reply, done := s.repeatedReply(w); done {
+	unlock := s.jobLocks.lockAsked(w.JobID)
+	reply, done := s.recordedReply(w) // the Prolog comes again for the same run of the job
+	unlock()
+	if done {
 		return outcome{verdict: placed, job: w, facts: factsOf(w), reply: reply, again: true}
 	}
-	byUs := s.cfg().Placement.By == config.PlacementGresd
+	byUs := s.config.Get().Placement.By == config.PlacementGresd
 	if !byUs && len(w.GPUs) == 0 {
 		return s.decideWithoutCard(ctx, w)
 	}
@@ -128,11 +131,10 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		}
 	}
 
-	if err := s.awaitCards(ctx); err != nil {
+	if err := s.cards.Await(ctx); err != nil {
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, err))
 	}
 	s.costs.Await(ctx) // a grant names what a context costs
-	times := s.queue.RequeueCount(w.JobID)
 	want := waitqueue.Request{
 		JobID: w.JobID, Share: req, Requeues: facts.Batch,
 		Try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) },
@@ -145,14 +147,8 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		}
 		return s.notPlaced(w, facts, err, waited)
 	}
-	reply := wire.Reply{OK: true, Result: wire.Granted}
-	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: times}
-}
-
-// repeatedReply answers a Prolog that comes again for the same run of a job.
-func (s *Server) repeatedReply(w wire.Request) (wire.Reply, bool) {
-	defer s.lockJob(w.JobID)()
-	return s.recordedReply(w)
+	reply = wire.Reply{OK: true, Result: wire.Granted}
+	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: s.queue.Remove(w.JobID)}
 }
 
 // recordedReply returns the decision about this run of a job. The caller has the job's lock.
@@ -223,7 +219,7 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 		// The options can belong to a step. The comment has the options of the job.
 		words = comment.Merge(words)
 	}
-	if _, known := words["share"]; !known && s.cfg().Placement.By == config.PlacementGresd {
+	if _, known := words["share"]; !known && s.config.Get().Placement.By == config.PlacementGresd {
 		words["share"] = fmt.Sprint(facts.Counted)
 	}
 	req, err = s.read(words, facts.Het())
@@ -246,8 +242,8 @@ func optionsOf(o wire.Options) request.Options {
 
 // read parses a request and adds the defaults of the site. clamp: see [request.Request].
 func (s *Server) read(words request.Options, clamp bool) (request.Request, error) {
-	defaults := s.cfg().RequestDefaults()
-	if s.cfg().Placement.By == config.PlacementGresd {
+	defaults := s.config.Get().RequestDefaults()
+	if s.config.Get().Placement.By == config.PlacementGresd {
 		words = words.SplitByDefault(defaults)
 	}
 	req, err := request.Parse(words)
@@ -256,14 +252,14 @@ func (s *Server) read(words request.Options, clamp bool) (request.Request, error
 	}
 	req.Clamp = clamp
 	req = req.WithDefaults(defaults)
-	return req, req.Check(s.cfg().RequestLimits())
+	return req, req.Check(s.config.Get().RequestLimits())
 }
 
 // holdsShare reports whether slurmctld gave the job shards of this node. If gresd chooses the card, a
 // count of gres/vgpu is a share, too. Whole cards are a share only if the user requested vgpu:100·k. In
 // that case job_submit.lua has written the request into the comment.
 func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
-	if s.cfg().Placement.By == config.PlacementGresd {
+	if s.config.Get().Placement.By == config.PlacementGresd {
 		return facts.Counted > 0
 	}
 	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
@@ -314,8 +310,8 @@ const interactiveWait = 10 * time.Second
 // maxQueueWait is how long a job may wait for room on this node; 0: not at all. Jobs do not wait if
 // slurmctld chooses the cards, and tasks do not wait. The rest of the time is for the requeue.
 func (s *Server) maxQueueWait(ctx context.Context, w wire.Request, facts slurm.JobFacts) time.Duration {
-	limit := s.cfg().Placement.Wait()
-	if s.cfg().Placement.By != config.PlacementGresd || limit == 0 || w.Node == "" {
+	limit := s.config.Get().Placement.Wait()
+	if s.config.Get().Placement.By != config.PlacementGresd || limit == 0 || w.Node == "" {
 		return 0
 	}
 	// If Prologs and Epilogs run one at a time, no job could end while one waits.
@@ -389,11 +385,12 @@ func isMistake(err error) bool {
 	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard) && !errors.Is(err, cards.ErrSick)
 }
 
-// jobLocks order the work on each job.
+// jobLocks order the work on the record and the folder of each job. Work on other jobs
+// goes on meanwhile, and shares its writes to the disk.
 type jobLocks struct {
 	mu    sync.Mutex
 	byJob map[uint32]*jobLock
-	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was being rebuilt
+	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was being rebuilt; nil: it is not
 }
 
 type jobLock struct {
@@ -421,25 +418,14 @@ func (l *jobLocks) lock(jobID uint32) (unlock func()) {
 	}
 }
 
-// lockJob is for work on the record and the folder of one job. Work on other jobs
-// goes on meanwhile, and shares its writes to the disk.
-func (s *Server) lockJob(jobID uint32) (unlock func()) {
-	unlock = s.jobLocks.lock(jobID)
-	if s.isLost() {
-		s.jobLocks.mu.Lock()
-		defer s.jobLocks.mu.Unlock()
-		if s.jobLocks.asked == nil {
-			s.jobLocks.asked = map[uint32]bool{}
-		}
-		s.jobLocks.asked[jobID] = true
+// lockAsked is lock for a request about the job.
+func (l *jobLocks) lockAsked(jobID uint32) (unlock func()) {
+	l.mu.Lock()
+	if l.asked != nil {
+		l.asked[jobID] = true
 	}
-	return unlock
-}
-
-func (s *Server) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost
+	l.mu.Unlock()
+	return l.lock(jobID)
 }
 
 // wasAsked reports whether this gresd has had a request about a job. Call it with the job's lock.
@@ -447,12 +433,6 @@ func (l *jobLocks) wasAsked(jobID uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.asked[jobID]
-}
-
-func (l *jobLocks) forgetAsked() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.asked = nil
 }
 
 // deciding holds the open requests for shares. If a job ends during its request, the request is

@@ -13,7 +13,7 @@ import (
 // set changes the compute share of a running job on each of its cards. It is
 // durable before it is in force, and in force at once: the arbiter is woken.
 func (s *Server) set(w wire.Request) wire.Reply {
-	defer s.lockJob(w.JobID)()
+	defer s.jobLocks.lockAsked(w.JobID)()
 	rec, known := s.ledger.Get(w.JobID)
 	if !known || rec.State != ledger.Granted {
 		return wire.UserError("vgpu: set: job %d: it has no share of a card of this node; vgpuctl jobs lists those that have", w.JobID)

@@ -88,17 +88,24 @@ func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, records *le
 	return q, nil
 }
 
-// Lock locks the queue for a placement.
-func (q *Queue) Lock() { q.mu.Lock() }
+// Lock locks the queue for a placement of a job, and returns what other jobs have of each card. mayTry:
+// the job does not wait, or the jobs before it have tried.
+func (q *Queue) Lock(jobID uint32) (inUse place.InUse, mayTry bool) {
+	q.mu.Lock()
+	delete(q.wholeCards, jobID) // of an earlier run
+	return q.InUse(), q.mayTry(jobID)
+}
 
 // Unlock ends what Lock began.
 func (q *Queue) Unlock() { q.mu.Unlock() }
 
-// MayTry reports whether a job may try: it does not wait, or the jobs before it have tried. Call it with
-// the queue locked.
-func (q *Queue) MayTry(jobID uint32) bool {
+func (q *Queue) mayTry(jobID uint32) bool {
 	i := q.findWaiter(jobID)
 	return i < 0 || q.waiters[i] == q.current
+}
+
+func (q *Queue) findWaiter(jobID uint32) int {
+	return slices.IndexFunc(q.waiters, func(w *waiter) bool { return w.jobID == jobID })
 }
 
 // InUse returns what jobs have of each card. Call it with the queue locked.
@@ -185,19 +192,21 @@ func Count(times uint32) string {
 }
 
 // Remove removes a job that has its cards, or does not come again. Its reservation goes to the next job.
-func (q *Queue) Remove(jobID uint32) {
+// It returns how many attempts of the job have failed.
+func (q *Queue) Remove(jobID uint32) (times uint32) {
 	q.mu.Lock()
 	defer q.unlockAndSave()
 	i := q.find(jobID)
 	if i < 0 {
-		return
+		return 0
 	}
-	reserved := len(q.jobs[i].Held) > 0
+	times, reserved := q.jobs[i].Times, len(q.jobs[i].Held) > 0
 	q.remove(jobID)
 	q.reserveNext()
 	if reserved {
 		q.wakeFirst()
 	}
+	return times
 }
 
 // DropEndedJobs removes jobs that were canceled or run on another node, and ends the reservation for
