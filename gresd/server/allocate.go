@@ -16,10 +16,8 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
@@ -95,15 +93,6 @@ func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32)
 	rec = recordOf(facts, req, restart)
 	rec.State, rec.Placement, rec.EngineWhy = ledger.Granted, placement, engine.why
 	return rec, s.ledger.Begin(rec), nil
-}
-
-// create makes the files of a granted job.
-func (s *Server) create(rec ledger.Record, environment []string) error {
-	spec := grant.SpecOf(rec)
-	for i, c := range rec.Placement.Cards {
-		spec.Cards[i].MemOverhead = uint64(s.costOn(c.UUID).Total())
-	}
-	return s.grants.Create(spec, environment)
 }
 
 // recordOf returns the first record of a job from the facts of slurmctld.
@@ -290,18 +279,6 @@ func (s *Server) countCards(jobID uint32) {
 	for _, v := range made.decision.Verdicts {
 		s.observer.CardDecided(string(v.Reason))
 	}
-}
-
-// Uncounted is the memory that a process uses on the card and the card does not count for it.
-func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
-
-// costOn is what a process with one CUDA context takes of a card.
-func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
-	card, here := s.cards.Of(uuid)
-	if !here {
-		return probe.Figure{}
-	}
-	return s.costs.Of(card.Name)
 }
 
 // fullDiskTimeout is how long a job waits for space in a full run_dir or state_dir. gresd shrinks a

@@ -11,9 +11,11 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -263,6 +265,27 @@ func (s *Server) startEngine(rec ledger.Record) (environment []string) {
 		cards = append(cards, string(c.UUID))
 	}
 	return []string{"CUDA_VISIBLE_DEVICES=" + strings.Join(cards, ",")}
+}
+
+// create makes the files of a granted job.
+func (s *Server) create(rec ledger.Record, environment []string) error {
+	spec := grant.SpecOf(rec)
+	for i, c := range rec.Placement.Cards {
+		spec.Cards[i].MemOverhead = uint64(s.costOn(c.UUID).Total())
+	}
+	return s.grants.Create(spec, environment)
+}
+
+// Uncounted is the memory that a process uses on the card and the card does not count for it.
+func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
+
+// costOn is what a process with one CUDA context takes of a card.
+func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
+	card, here := s.cards.Of(uuid)
+	if !here {
+		return probe.Figure{}
+	}
+	return s.costs.Of(card.Name)
 }
 
 // engineOfEnvironment reads back what environment wrote for a job of MPS.

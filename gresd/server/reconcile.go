@@ -102,9 +102,13 @@ func (s *Server) livingJobs(ctx context.Context, jobs []uint32, whom compareScop
 	return live, skipped
 }
 
-// reconcile is Reconcile about some jobs, with the result for administrators.
+// reconcile is Reconcile about some jobs, with the result for administrators. The first one is about all
+// if the ledger is lost.
 func (s *Server) reconcile(ctx context.Context, whom compareScope) {
 	start := time.Now()
+	if whom == unrecorded && s.isLost() {
+		whom = all
+	}
 	asked, written := s.mend(ctx, whom)
 	newNode := errors.Is(asked, node.ErrNoName) && s.ledger.Len() == 0
 	s.observer.Reconciled(time.Since(start), asked == nil || newNode)
