@@ -68,10 +68,10 @@ const clearSlots = "clear-slots"
 // slotsCommand is what the child of a reclaimer does.
 func slotsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    clearSlots + " SLOT...",
+		Use:    clearSlots + " UID:GID SLOTS",
 		Short:  "Clear slots of the cache that is open as file 3",
 		Hidden: true,
-		Args:   cobra.MinimumNArgs(1),
+		Args:   cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := grant.ClearInherited(args)
 			if err != nil {

@@ -4,6 +4,7 @@ package grant
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -170,12 +171,10 @@ const (
 	mostSlots = 256
 	// cacheFD is where the child finds the file.
 	cacheFD = 3
-	// leftWord ends the word of a slot whose process has become another program.
-	leftWord = ":left"
 )
 
 // ClearInChild returns a [ClearSlots] that runs a program with args, a word for the job's user
-// and one for each slot, and with the cache as file 3. The program must call
+// and one for the slots, as JSON, and with the cache as file 3. The program must call
 // [ClearInherited].
 //
 // It is started as gresd's own user and becomes the job's itself: a process that
@@ -185,10 +184,11 @@ func ClearInChild(program string, args ...string) ClearSlots {
 	return func(ctx context.Context, cache *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, clearTimeout)
 		defer cancel()
-		words := append(slices.Clone(args), fmt.Sprintf("%d:%d", uid, gid))
-		for _, d := range dead {
-			words = append(words, wordOf(d))
+		slots, err := json.Marshal(dead)
+		if err != nil {
+			return 0, err
 		}
+		words := append(slices.Clone(args), fmt.Sprintf("%d:%d", uid, gid), string(slots))
 		out, errs := process.Output{Most: mostSaid}, process.Output{Most: mostSaid}
 		cmd := process.Command(ctx, program, words...)
 		cmd.Env, cmd.ExtraFiles = []string{"GOMAXPROCS=1"}, []*os.File{cache}
@@ -240,15 +240,15 @@ func Become(word string) error {
 // ClearInherited is the work of the child: words are as [ClearInChild] gives them. It
 // returns how many slots were cleared.
 func ClearInherited(words []string) (int, error) {
-	if len(words) == 0 {
+	if len(words) != 2 {
 		return 0, errors.New("want UID:GID and slots")
 	}
 	if err := Become(words[0]); err != nil {
 		return 0, err
 	}
-	dead, err := parseSlots(words[1:])
-	if err != nil {
-		return 0, err
+	var dead []libvgpu.SlotOwner
+	if err := json.Unmarshal([]byte(words[1]), &dead); err != nil {
+		return 0, fmt.Errorf("read slots: %w", err)
 	}
 	cache := os.NewFile(cacheFD, "cache")
 	if cache == nil {
@@ -256,26 +256,4 @@ func ClearInherited(words []string) (int, error) {
 	}
 	defer cache.Close()
 	return libvgpu.ClearSlots(cache, dead)
-}
-
-func wordOf(slot libvgpu.SlotOwner) string {
-	word := fmt.Sprintf("%d:%d", slot.Index, slot.Owner)
-	if slot.Left {
-		word += leftWord
-	}
-	return word
-}
-
-func parseSlots(words []string) (dead []libvgpu.SlotOwner, err error) {
-	for _, w := range words {
-		slot, left := strings.CutSuffix(w, leftWord)
-		index, owner, _ := strings.Cut(slot, ":")
-		i, err := strconv.ParseUint(index, 10, 32)
-		o, err2 := strconv.ParseUint(owner, 10, 64)
-		if err != nil || err2 != nil {
-			return nil, fmt.Errorf("slot %q: want INDEX:OWNER", w)
-		}
-		dead = append(dead, libvgpu.SlotOwner{Index: uint32(i), Owner: o, Left: left})
-	}
-	return dead, nil
 }

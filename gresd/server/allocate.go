@@ -164,10 +164,14 @@ func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse pla
 	cards, others := ofTypes(all, only)
 	d, err := s.queue.Choose(jobID, cards, inUse, req, distances)
 	if len(cards) == 0 && len(others) > 0 && s.cards.Now().Err == nil {
+		types := map[string]bool{}
+		for _, c := range others {
+			types[c.Type] = true
+		}
 		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
 			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
 				"otherwise, the administrator names them in vgpu.toml: type in [card.\"%[3]s\"]",
-			strings.Join(types(others), ", "), others[0].Type, others[0].UUID)}
+			strings.Join(slices.Sorted(maps.Keys(types)), ", "), others[0].Type, others[0].UUID)}
 	}
 	for _, v := range place.Given(others, inUse, place.Placement{}).Verdicts {
 		if v.Reason == place.Fits {
@@ -188,15 +192,6 @@ func ofTypes(cards []gpu.Card, only []string) (of, others []gpu.Card) {
 		}
 	}
 	return of, others
-}
-
-func types(cards []gpu.Card) []string {
-	var all []string
-	for _, c := range cards {
-		all = append(all, c.Type)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // withinCount checks that slurmctld counts enough for our placement. With memory or cores above the
@@ -247,7 +242,6 @@ type decided struct {
 type decisions struct {
 	mu    sync.Mutex
 	byJob map[uint32]decided
-	order []uint32 // of jobs, by their first decision
 }
 
 func (d *decisions) put(made decided) {
@@ -256,14 +250,16 @@ func (d *decisions) put(made decided) {
 	if d.byJob == nil {
 		d.byJob = map[uint32]decided{}
 	}
-	if _, known := d.byJob[made.jobID]; !known {
-		if len(d.order) == maxDecisions {
-			delete(d.byJob, d.order[0])
-			d.order = d.order[1:]
-		}
-		d.order = append(d.order, made.jobID)
-	}
 	d.byJob[made.jobID] = made
+	if len(d.byJob) > maxDecisions {
+		oldest := made
+		for id, other := range d.byJob {
+			if id != made.jobID && (oldest.jobID == made.jobID || other.at.Before(oldest.at)) {
+				oldest = other
+			}
+		}
+		delete(d.byJob, oldest.jobID)
+	}
 }
 
 func (d *decisions) get(jobID uint32) (decided, bool) {

@@ -27,7 +27,11 @@ func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome 
 	if !s.mayDropShards(ctx, w.Conf) {
 		return none()
 	}
-	facts, err := s.factsAtOnce(ctx, w)
+	// A job without a share must not wait: its Prolog asks slurmctld once. A task asks only with a reason.
+	facts, err := s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
+	if w.Node == "" {
+		facts, err = s.facts(ctx, w)
+	}
 	if errors.Is(err, slurm.ErrNoJob) || errors.Is(err, slurm.ErrUnavailable) {
 		return unknown(w, err)
 	}
@@ -35,15 +39,6 @@ func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome 
 		return none()
 	}
 	return s.decideLost(ctx, w, facts, err)
-}
-
-// factsAtOnce asks slurmctld once for a Prolog, because a job without a share must not wait. For a task,
-// which asks only with a reason, it asks until slurmctld replies.
-func (s *Server) factsAtOnce(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
-	if w.Node == "" {
-		return s.facts(ctx, w)
-	}
-	return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
 }
 
 // decideLost decides about a job that seems to be without the share that it asks for. misread is the
@@ -75,14 +70,11 @@ func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.Job
 }
 
 // lostShards are the jobs that slurmctld started without their shards, with the restart count. gresd
-// requeues each job once.
+// requeues each job once. A slurmctld that lost its state reuses numbers: the key has the user, too.
 type lostShards struct {
 	mu   sync.Mutex
-	jobs map[numberOf]uint32
+	jobs map[[2]uint32]uint32
 }
-
-// numberOf is the number and the user of a job: a slurmctld that lost its state reuses numbers.
-type numberOf struct{ job, uid uint32 }
 
 // maxLostShards limits the number of jobs, because some never start again.
 const maxLostShards = 10_000
@@ -92,13 +84,13 @@ const maxLostShards = 10_000
 func (l *lostShards) seenBefore(jobID, uid, restart uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	job := numberOf{jobID, uid}
+	job := [2]uint32{jobID, uid}
 	if before, known := l.jobs[job]; known && before != restart {
 		delete(l.jobs, job)
 		return true
 	}
 	if l.jobs == nil || len(l.jobs) >= maxLostShards {
-		l.jobs = map[numberOf]uint32{}
+		l.jobs = map[[2]uint32]uint32{}
 	}
 	l.jobs[job] = restart
 	return false

@@ -75,7 +75,11 @@ func (s *Server) dispatch(ctx context.Context, req wire.Request, cred wire.Cred)
 		return rep
 	case wire.OpStatus:
 		st := s.report.Status(ctx, wire.IsRoot(cred.UID))
-		st.Ready = s.isReady()
+		select {
+		case <-s.ready:
+			st.Ready = true
+		default:
+		}
 		st.Problems = append(st.Problems, s.problems()...)
 		return wire.Reply{OK: true, Status: st}
 	case wire.OpJobs:

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -229,14 +230,8 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 // optionsOf drops the options that were not given.
 func optionsOf(o wire.Options) request.Options {
 	options := request.Options{}
-	for name, value := range map[string]string{
-		"mem": o.Mem, "cores": o.Cores, "cards": o.Cards,
-		"mode": o.Mode, "priority": o.Priority, "policy": o.Policy, "engine": o.Engine,
-	} {
-		if value != "" {
-			options[name] = value
-		}
-	}
+	text, _ := json.Marshal(o)
+	_ = json.Unmarshal(text, &options) // both have the names of options
 	return options
 }
 
@@ -277,6 +272,9 @@ func factsOf(w wire.Request) slurm.JobFacts {
 // Each comparison asks about all jobs. The Prologs of other jobs wait for it.
 const compareLife = 5 * time.Second
 
+// statesThatWait are the states of a job whose Prolog may still wait for room.
+var statesThatWait = []string{"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
+
 // findRoom takes the cards of a job. It returns how long the job has waited for them.
 func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, want waitqueue.Request) (waited time.Duration, err error) {
 	limit := s.maxQueueWait(ctx, w, facts)
@@ -294,14 +292,9 @@ func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFa
 	err = s.queue.Wait(ctx, want, limit, func() bool {
 		now, err := s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
 		go func() { _ = s.comparedSince(ctx, time.Now().Add(-waitqueue.PollEvery)) }()
-		return errors.Is(err, slurm.ErrNoJob) || err == nil && !mayWait(now.State)
+		return errors.Is(err, slurm.ErrNoJob) || err == nil && !slices.Contains(statesThatWait, now.State)
 	})
 	return time.Since(began), err
-}
-
-// mayWait says of a job's state whether its Prolog may still wait for room.
-func mayWait(state string) bool {
-	return slices.Contains([]string{"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}, state)
 }
 
 // interactiveWait is the longest wait of a job that cannot be requeued: srun gives up after 20 s.
@@ -363,6 +356,7 @@ func unknown(w wire.Request, err error) outcome {
 // notPlaced is for a job that got no card, and why.
 func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error, waited time.Duration) (o outcome) {
 	defer func() { o.waited = waited }()
+	var mistake *request.Error
 	switch {
 	case errors.Is(why, waitqueue.ErrStopping), errors.Is(why, cards.ErrUnread):
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, why))
@@ -373,16 +367,10 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error, wait
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), isFull(why):
 		return sendBack(w, facts, why)
-	case isMistake(why):
+	case errors.As(why, &mistake), errors.Is(why, place.ErrNoCard): // the request is at fault, and not the node
 		return refuse(w, facts, "vgpu: place: job %d: %v", w.JobID, why)
 	}
 	return answer(wire.NodeError("vgpu: grant: job %d: %v", w.JobID, why))
-}
-
-// isMistake reports whether the request caused an error, and not the node.
-func isMistake(err error) bool {
-	var mistake *request.Error
-	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard) && !errors.Is(err, cards.ErrSick)
 }
 
 // jobLocks order the work on the record and the folder of each job. Work on other jobs

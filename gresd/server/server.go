@@ -216,16 +216,6 @@ func (s *Server) CheckLiveness() {
 	s.ledger.Len()
 }
 
-// isReady says whether the ledger was compared with the world.
-func (s *Server) isReady() bool {
-	select {
-	case <-s.ready:
-		return true
-	default:
-		return false
-	}
-}
-
 // writeMarkers writes what the tasks of jobs read in run_dir. It makes config.Paths.Ask if gresd places.
 // It writes config.Paths.Loses, unless this release drops no shards.
 func (s *Server) writeMarkers() error {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
@@ -100,8 +101,9 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 		return JobFacts{}, err
 	}
 	facts, err := ParseJob(text, jobID, node)
-	if err == nil {
-		c.names.learn(c.conf, text, facts)
+	if err == nil && facts.OnNode { // one that was never started may be several tasks yet
+		record, _ := findRecord(text, jobID)
+		c.names.put(nameKey{c.conf, jobID}, taskOf(record, jobID))
 	}
 	return facts, err
 }
@@ -233,7 +235,9 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	}
 	if err == nil {
 		if len(args) > 0 && args[0] != "ping" && args[0] != "--version" { // these two succeed without slurmctld
-			c.programs.hasAnswered()
+			c.programs.mu.Lock()
+			c.programs.answered, c.programs.silent = true, nil
+			c.programs.mu.Unlock()
 		}
 		return out.String(), nil
 	}
@@ -242,7 +246,7 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
-		if isMissing(err) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOEXEC) {
 			return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, missing("%w", err))
 		}
 		return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
@@ -342,20 +346,11 @@ func (n *names) of(conf string, jobID uint32) (string, bool) {
 	return name, known
 }
 
-// learn remembers the name of a job that holds resources: one that was never started may be
-// several tasks yet.
-func (n *names) learn(conf, text string, facts JobFacts) {
-	if !facts.OnNode {
-		return
-	}
-	record, err := findRecord(text, facts.JobID)
-	if err != nil {
-		return
-	}
+func (n *names) put(key nameKey, name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.byJob) >= mostNames || n.byJob == nil {
 		n.byJob = map[nameKey]string{}
 	}
-	n.byJob[nameKey{conf, facts.JobID}] = taskOf(record, facts.JobID)
+	n.byJob[key] = name
 }
