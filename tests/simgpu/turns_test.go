@@ -57,7 +57,9 @@ func (n *node) job(id uint32, cores gpu.Share, mode gpu.Mode, priority gpu.Prior
 	card := n.m.Status()[0]
 	rec := ledger.Record{JobID: id, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), State: ledger.Granted, Mode: mode, Priority: priority, Created: time.Now()}
 	rec.Placement.Cards = []place.CardShare{{UUID: gpu.UUID(card.UUID), Share: cores, Cores: cores, Memory: 8 << 30}}
-	if err := n.grants.Create(rec, func(gpu.UUID) gpu.Bytes { return 500 << 20 }); err != nil {
+	spec := grant.SpecOf(rec)
+	spec.Cards[0].MemOverhead = 500 << 20
+	if err := n.grants.Create(spec, nil); err != nil {
 		n.t.Fatal(err)
 	}
 }
