@@ -31,7 +31,6 @@ func claim(job, cores, mode, busy uint32) Claim {
 func withCeiling(c Claim, ceiling uint32) Claim { c.Ceiling = ceiling; return c }
 
 const (
-	turn    = libvgpu.GateTurn
 	measure = libvgpu.GateMeasure
 )
 
@@ -105,17 +104,7 @@ func TestPlan(t *testing.T) {
 			[]want{{4000, 0, 200000, 1}, {16000, 0, 800000, 1}},
 		},
 		{
-			"a refused slice makes the jobs take turns",
-			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)},
-			[]want{{0, turn, 1000000, 1}, {0, turn, 1000000, 1}},
-		},
-		{
-			"turns do not hold jobs that do not fill the card",
-			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 50, hard, 1)},
-			[]want{{0, turn | 1, 1000000, 1}, {0, turn | 1, 1000000, 1}},
-		},
-		{
-			"nobody to take turns with",
+			"a refused slice of a job whose neighbor is idle",
 			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 0)},
 			[]want{{6000, 1, 1000000, 0}, {14000, 1, 700000, 1}},
 		},
@@ -285,7 +274,6 @@ type fakeGrants struct {
 	views map[uint32]libvgpu.CacheView
 	errs  map[uint32]error
 	sched map[uint32]libvgpu.Schedule
-	turns map[uint32]libvgpu.TurnState
 	looks int
 }
 
@@ -293,7 +281,6 @@ func newFakeGrants() *fakeGrants {
 	return &fakeGrants{
 		specs: map[uint32]libvgpu.GrantSpec{}, views: map[uint32]libvgpu.CacheView{},
 		errs: map[uint32]error{}, sched: map[uint32]libvgpu.Schedule{},
-		turns: map[uint32]libvgpu.TurnState{},
 	}
 }
 
@@ -327,12 +314,6 @@ func (f *fakeGrants) Cache(job uint32, _ time.Duration) (libvgpu.CacheView, erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.views[job], f.errs[job]
-}
-
-func (f *fakeGrants) Turn(job uint32, _ int) (libvgpu.TurnState, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.turns[job], f.errs[job]
 }
 
 func (f *fakeGrants) SetSchedule(job uint32, card int, s libvgpu.Schedule) bool {
@@ -414,35 +395,6 @@ func TestRunSleepsWithoutJobs(t *testing.T) {
 	}
 	cancel()
 	<-done
-}
-
-func TestEngineDecidesWhetherJobsTakeTurns(t *testing.T) {
-	for _, c := range []struct {
-		engine   Engine
-		refused  bool
-		gate     uint32 // of job 1
-		ofSlices bool
-	}{
-		{Auto, false, 0, true},
-		{"", false, 0, true},
-		{Auto, true, turn, false},
-		{Turns, false, turn, false},
-		{Slices, true, libvgpu.GateBudget, true}, // nothing divides the card: the budget holds
-	} {
-		p := params
-		p.Engine = c.engine
-		a := claim(1, 30, hard, 1)
-		a.NoSlices = c.refused
-		s := Plan([]Claim{a, claim(2, 70, hard, 1)}, p)[a.Key]
-		if s.Gate != c.gate || (s.SliceUS != 0) != c.ofSlices {
-			t.Errorf("%q, refused %v: gate %d, slice %d us", c.engine, c.refused, s.Gate, s.SliceUS)
-		}
-	}
-	p := params
-	p.Engine = Turns
-	if s := Plan([]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 0)}, p)[Key{1, "A"}]; s.SliceUS != 0 || s.Gate != libvgpu.GateBudget {
-		t.Errorf("turns with one busy job: %+v, want a budget and no slice", s)
-	}
 }
 
 // Of jobs that have ended nothing stays, also of those whose caches could not be read.

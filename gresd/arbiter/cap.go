@@ -135,7 +135,7 @@ func (s *gateState) watch(claims []Claim, i int, used usage, now time.Time) {
 // mostOver is how much a job may have beyond its limit: in turns, which kernels overrun,
 // some of these.
 func (s *gateState) mostOver(c Claim) float64 {
-	if s.gate&libvgpu.GateTurn == 0 {
+	if s.gate&libvgpu.GateWindow == 0 {
 		return float64(mostOver)
 	}
 	return max(turnsOver*float64(mostOver), kernelsOver*float64(c.Kernel))

@@ -44,16 +44,16 @@ type cardAccount struct {
 // does, and a gresd in another one does not know these numbers.
 const namelessFor = 250 * time.Millisecond
 
-// ask decides of which cards the next look asks: those that several jobs compete for, those with work
-// that is not seen otherwise, and those that are needed for another reason.
-func (e *exact) ask(claims []Claim, needed func(gpu.UUID) bool) {
+// ask decides of which cards the next look asks: those that several jobs compete for, and those with
+// work that is not seen otherwise.
+func (e *exact) ask(claims []Claim) {
 	if e.times == nil {
 		return
 	}
 	wanted := map[gpu.UUID]*cardAccount{}
 	for card, list := range byCard(claims) {
 		for i := range list {
-			if competes(list, i) || needed(card) || e.unseen[card] {
+			if competes(list, i) || e.unseen[card] {
 				wanted[card] = e.cards[card]
 				if wanted[card] == nil {
 					wanted[card] = &cardAccount{}

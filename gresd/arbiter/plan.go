@@ -22,22 +22,11 @@ type Params struct {
 	Period    uint32 // one turn of all jobs of a card
 	MaxPeriod uint32 // a turn is stretched up to this
 	MinSlice  uint32 // so that no slice is below this
-	Engine    Engine // "" means Auto
 }
 
 // full is the sum of busy shares from which the hardware holds a hard job by
 // itself: 98 of 100, because shares need not add up exactly.
 const full = 98
-
-// Engine is what divides a contended card.
-type Engine string
-
-// Engines.
-const (
-	Auto   Engine = "auto"   // slices, and turns where they are refused or ignored
-	Slices Engine = "slices" // hardware time slices only
-	Turns  Engine = "turns"  // turns only, even where slices could be set
-)
 
 // Key names one job on one card.
 type Key struct {
@@ -76,10 +65,11 @@ type Claim struct {
 	OpenPart float64
 	// Kernel is the length of what the job launches, in nanoseconds; 0: not known.
 	Kernel uint32
-	// Bursty says that in its turns the job had at times nothing to do.
-	Bursty bool
+	// Wants says that the job has launched work since the last poll, has some in flight, or a launch
+	// waits for its window.
+	Wants bool
 	// NoSlices: the card does not obey slices, or gresd has not tested it and the job reports that
-	// the driver refused a slice. The jobs of the card then take turns.
+	// the driver refused a slice. The jobs of the card then have exclusive windows.
 	NoSlices bool
 	// Unsliced: the job reports that the driver refused a slice, and the card obeyed slices in
 	// gresd's own test. The job's user can forge the report, so it must not change other jobs' schedules. The
@@ -111,13 +101,7 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 	for _, c := range claims {
 		refused = refused || c.NoSlices
 	}
-	if p.Engine == Turns || refused && p.Engine != Slices {
-		if takeTurns(claims, p, plan) {
-			return
-		}
-	}
-	noSlices := refused || p.Engine == Turns
-	gates, all := gatesOf(claims, noSlices)
+	gates, all := gatesOf(claims, refused)
 	slices := divide(claims, p).slices
 	if all && even(claims) {
 		holdKernels(claims, slices, p)
@@ -130,7 +114,7 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 				busySlices += uint64(slices[k]) * procs(other)
 			}
 		}
-		if len(claims) > 1 && p.Engine != Turns {
+		if len(claims) > 1 {
 			s.SliceUS = slices[i]
 		}
 		s.WeightPPM = uint32(uint64(slices[i]) * 1e6 / busySlices)
@@ -143,7 +127,7 @@ func planCard(claims []Claim, p Params, plan map[Key]libvgpu.Schedule) {
 				s.LeastPPM = max(s.LeastPPM, uint32(1e6*c.OpenPart))
 			}
 			s.WeightPPM = max(s.LeastPPM, uint32(math.Round(part*weightSteps)*(1e6/weightSteps)))
-		} else if _, limited := limitOf(c); !noSlices && limited && c.NoRecords && competes(claims, i) {
+		} else if _, limited := limitOf(c); !refused && limited && c.NoRecords && competes(claims, i) {
 			s.Gate = libvgpu.GateMeasure
 		}
 		plan[c.Key] = s

@@ -48,7 +48,7 @@ func openWindows(claims []Claim, cards map[uint32]int, plan map[Key]libvgpu.Sche
 			part = part * uint64(cores) / uint64(c.Cores)
 		}
 		s.Gate = libvgpu.GateWindow
-		s.Turn = libvgpu.Turn{
+		s.Window = libvgpu.Window{
 			PeriodUS: period, LengthUS: uint32(min(uint64(period), part*uint64(period)/100)), QueueUS: windowQueue,
 		}
 		plan[c.Key] = s
@@ -56,8 +56,8 @@ func openWindows(claims []Claim, cards map[uint32]int, plan map[Key]libvgpu.Sche
 }
 
 // windowPeriodOf is the same on all cards of a job: a window holds at least
-// kernelsPerTurn of its kernels, where the longest period permits.
+// kernelsPerWindow of its kernels, where the longest period permits.
 func windowPeriodOf(kernelNS, cores uint32) uint32 {
-	needed := kernelsPerTurn * uint64(kernelNS) / 1000 * 100 / uint64(max(1, cores))
+	needed := kernelsPerWindow * uint64(kernelNS) / 1000 * 100 / uint64(max(1, cores))
 	return uint32(min(longestWindowPeriod, max(windowPeriod, needed)))
 }

@@ -24,11 +24,10 @@ type Grants interface {
 	Open() []uint32 // sorted
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
-	Turn(jobID uint32, card int) (libvgpu.TurnState, error)
 	SetSchedule(jobID uint32, card int, s libvgpu.Schedule) bool
 }
 
-// quickTick is about the time between two looks where jobs take turns: with 20 looks a second
+// quickTick is about the time between two looks where jobs have windows: with 20 looks a second
 // a job of 30 that waits for results had up to 34.6 % beside one of 70 (simulated card), with
 // 60 no more than 32.0.
 const quickTick = 15 * time.Millisecond
@@ -37,8 +36,8 @@ const quickTick = 15 * time.Millisecond
 // at the same moments.
 const atOnce = 5 * time.Millisecond
 
-// Runner applies [Plan] to the open grants, again and again, and deals turns
-// where the plan has them.
+// Runner applies [Plan] to the open grants, again and again, and sets windows
+// on cards without time slices.
 type Runner struct {
 	grants  Grants
 	pace    atomic.Pointer[pace]
@@ -53,9 +52,8 @@ type Runner struct {
 	beside  beside
 
 	place   map[Key]int // where a card is in the job's grant
-	dealers map[gpu.UUID]*dealer
-	told    map[Key]libvgpu.Schedule // by dealers
-	leases  map[Key]uint64           // until when open gates may count on neighbours
+	windows map[gpu.UUID]*windows
+	leases  map[Key]uint64 // until when open gates may count on neighbours
 
 	work ledgerOfWork
 }
@@ -66,7 +64,7 @@ func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logge
 		grants: grants, log: log,
 		verdict: func(gpu.UUID) probe.Verdict { return probe.Unknown },
 		sampler: newSampler(), broken: map[uint32]bool{},
-		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{}, leases: map[Key]uint64{},
+		windows: map[gpu.UUID]*windows{}, leases: map[Key]uint64{},
 	}
 	r.pace.Store(&pace{params, tick})
 	return r
@@ -100,7 +98,7 @@ func (r *Runner) Slices(verdict func(card gpu.UUID) probe.Verdict) { r.verdict =
 // Wake tells the runner that jobs have come or gone, or are held by others than before. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
 
-// Run looks at the jobs at every tick, more often where they take turns, and sleeps while
+// Run looks at the jobs at every tick, more often if they have windows, and sleeps while
 // none of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, r.sleeper.Wake)()
@@ -117,7 +115,7 @@ func (r *Runner) Run(ctx context.Context) {
 			rest = now.Add(took + wakeup.Rest(took))
 			next = later(next, rest)
 		}
-		if r.sleeper.Sleep(min(time.Until(next), r.deal())) {
+		if r.sleeper.Sleep(time.Until(next)) {
 			next = later(time.Now(), rest)
 		}
 	}
@@ -133,7 +131,7 @@ func later(a, b time.Time) time.Time {
 // tick is the time until the next look.
 func (r *Runner) tick() time.Duration {
 	tick := r.pace.Load().tick
-	if len(r.dealers) > 0 { // a whole part of it
+	if len(r.windows) > 0 { // a whole part of it
 		tick /= max(1, (tick+quickTick/2)/quickTick)
 	}
 	if r.beside.isQuiet() {
@@ -177,7 +175,7 @@ func (r *Runner) step(now time.Time) int {
 				NoSlices:  verdict == probe.Ignored || verdict == probe.Unknown && acts[i].noSlices,
 				Unsliced:  verdict == probe.Obeyed && acts[i].noSlices,
 				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
-				Bursty:    r.bursty(key),
+				Wants:     acts[i].wants,
 			}
 			if card.Engine == libvgpu.EngineConcurrent {
 				besides, usedBeside = append(besides, claim), append(usedBeside, acts[i].used)
@@ -196,25 +194,14 @@ func (r *Runner) step(now time.Time) int {
 	params := r.pace.Load().params
 	r.balance.update(claims, used, &r.gates, params)
 	plan := Plan(claims, params)
+	r.setWindows(claims, used, params, plan, now)
 	r.gates.note(plan, now)
 	r.work.bound(claims, used, func(key Key) uint32 { return plan[key].Others })
-	r.correctDealers(claims, used)
-	r.sampler.exact.ask(claims, func(card gpu.UUID) bool {
-		d := r.dealers[card]
-		return d != nil && d.needsRecords()
-	})
-	for _, d := range r.dealers {
-		r.work.turns(d)
-	}
+	r.sampler.exact.ask(claims)
 	r.work.keep(jobs)
-	r.updateDealers(claims, plan)
 	r.lease(claims, plan, uint64(monotonic()))
 	maps.Copy(plan, r.beside.plan(besides, usedBeside, now, uint64(monotonic())))
 	for key, s := range plan {
-		if s.Gate&libvgpu.GateTurn != 0 {
-			continue // its dealer tells it
-		}
-		delete(r.told, key)
 		r.tell(key, s)
 	}
 	return awake
@@ -250,76 +237,42 @@ func (r *Runner) lease(claims []Claim, plan map[Key]libvgpu.Schedule, now uint64
 
 func (r *Runner) tell(key Key, s libvgpu.Schedule) {
 	place, known := r.place[key]
-	if known && r.grants.SetSchedule(key.JobID, place, s) && s.Gate&libvgpu.GateTurn == 0 {
+	if known && r.grants.SetSchedule(key.JobID, place, s) && s.Gate&libvgpu.GateWindow == 0 {
 		r.log.Debug("schedule", "job_id", key.JobID, "gpu_uuid", key.Card, "slice_us", s.SliceUS,
 			"gate", s.Gate, "busy_procs", s.BusyProcs, "others", s.Others)
 	}
 }
 
-func (r *Runner) bursty(key Key) bool {
-	d := r.dealers[key.Card]
-	return d != nil && d.bursty(key, monotonic())
-}
-
-// updateDealers gives every card whose jobs take turns a dealer.
-func (r *Runner) updateDealers(claims []Claim, plan map[Key]libvgpu.Schedule) {
-	dealt := map[gpu.UUID]bool{}
-	for key, s := range plan {
-		if s.Gate&libvgpu.GateTurn != 0 {
-			dealt[key.Card] = true
+// setWindows divides the cards without time slices on which several jobs work.
+func (r *Runner) setWindows(claims []Claim, used []usage, p Params, plan map[Key]libvgpu.Schedule, now time.Time) {
+	kept := map[gpu.UUID]*windows{}
+	for card, list := range byCard(claims) {
+		var had []usage
+		refused, busy := false, 0
+		for i, c := range claims {
+			if c.Card == card {
+				had, refused = append(had, used[i]), refused || c.NoSlices
+				if takesWindows(c) {
+					busy++
+				}
+			}
 		}
-	}
-	for card := range dealt {
-		d := r.dealers[card]
-		if d == nil {
-			d = &dealer{}
-			r.dealers[card] = d
-			r.log.Debug("jobs take turns", "gpu_uuid", card)
-		}
-		d.update(jobsOfCard(claims, card, plan), plan, monotonic())
-	}
-	maps.DeleteFunc(r.dealers, func(card gpu.UUID, _ *dealer) bool { return !dealt[card] })
-	maps.DeleteFunc(r.told, func(key Key, _ libvgpu.Schedule) bool { return !dealt[key.Card] })
-}
-
-// correctDealers tells every dealer what the jobs of its card had.
-func (r *Runner) correctDealers(claims []Claim, used []usage) {
-	had := map[gpu.UUID]map[Key]float64{}
-	for i, c := range claims {
-		if r.dealers[c.Card] == nil || !used[i].exact || used[i].span == 0 {
+		if !refused || busy < 2 {
 			continue
 		}
-		if had[c.Card] == nil {
-			had[c.Card] = map[Key]float64{}
+		w := r.windows[card]
+		if w == nil {
+			w = &windows{since: now}
+			r.log.Debug("jobs have exclusive windows", "gpu_uuid", card)
 		}
-		had[c.Card][c.Key] = used[i].ns
-	}
-	for card, jobs := range had {
-		r.dealers[card].correct(jobs, monotonic())
-	}
-}
-
-// deal lets every dealer look, tells the jobs what has changed, and returns how
-// long nothing needs to be done.
-func (r *Runner) deal() time.Duration {
-	sleep := time.Hour
-	for _, d := range r.dealers {
-		now := monotonic()
-		next := d.step(now, func(key Key) libvgpu.TurnState {
-			// What cannot be read shows a job that wants nothing.
-			state, _ := r.grants.Turn(key.JobID, r.place[key])
-			return state
-		})
-		for key, s := range d.schedules(now) {
-			if told, ok := r.told[key]; ok && same(told, s) {
-				continue
-			}
-			r.told[key] = s
-			r.tell(key, s)
+		kept[card] = w
+		w.update(list, had, p, now, monotonic())
+		for _, c := range list {
+			plan[c.Key] = w.schedule(list, c)
+			r.work.windows(c.Key, w.jobs[c.Key])
 		}
-		sleep = min(sleep, time.Duration(next-now))
 	}
-	return sleep
+	r.windows = kept
 }
 
 // monotonic is CLOCK_MONOTONIC, the clock of grants and caches. Go's scheduler is not told

@@ -66,6 +66,7 @@ type activity struct {
 	busy     uint32
 	noSlices bool
 	kernel   uint32 // nanoseconds
+	wants    bool   // see [Claim.Wants]
 	used     usage
 	// unseen says that the card's records cannot tell what its processes had.
 	unseen bool
@@ -164,6 +165,7 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		u.held = known && view.Cards[i].Budget.Waits > before.held
 		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
 		acts[i].used = u
+		acts[i].wants = signs[i].Equal(now) || monotonic()-int64(view.Cards[i].WantedNS) < int64(wantsFor)
 		s.seen(key, signs[i], view.Cards[i].Budget.Waits, now)
 	}
 	return acts

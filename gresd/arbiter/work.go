@@ -104,15 +104,12 @@ func (l *ledgerOfWork) bound(claims []Claim, used []usage, others func(Key) uint
 	}
 }
 
-// turns adds what a dealer gave its members since it was asked last.
-func (l *ledgerOfWork) turns(d *dealer) {
+// windows adds the windows that a job was given since the last poll.
+func (l *ledgerOfWork) windows(key Key, j *window) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, m := range d.members {
-		if w := l.jobs[m.Key]; w != nil && m.turns > 0 {
-			w.Turns, w.TakesTurns = w.Turns+m.turns, true
-			m.turns = 0
-		}
+	if w := l.jobs[key]; w != nil && j.given > 0 {
+		w.Turns, w.TakesTurns, j.given = w.Turns+j.given, true, 0
 	}
 }
 

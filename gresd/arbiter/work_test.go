@@ -47,21 +47,19 @@ func TestHeldButIdleTime(t *testing.T) {
 	}
 }
 
-func TestTurnsAreCounted(t *testing.T) {
+func TestWindowsAreCounted(t *testing.T) {
 	var l ledgerOfWork
-	a, b := Key{1, "GPU-a"}, Key{2, "GPU-a"}
-	now := time.Now()
-	for _, key := range []Key{a, b} {
-		l.note(key, true, true, now, now)
+	var w windows
+	a, b, now := wants(claim(1, 10, hard, 1)), wants(claim(2, 90, hard, 1)), time.Now()
+	l.note(a.Key, true, true, now, now)
+	l.note(b.Key, true, true, now, now)
+	for i := range int64(4) { // three periods of 50 ms
+		w.update([]Claim{a, b}, make([]usage, 2), params, now, 1e12+i*50*ms)
 	}
-	d := &dealer{period: 10_000_000, members: []*member{{quantum: 1_000_000, wants: true}, {quantum: 1_000_000, wants: true}}}
-	d.members[0].Key, d.members[1].Key = a, b
-	for i := range int64(5) {
-		d.deal(i * 1_000_000)
+	for range 2 {
+		l.windows(a.Key, w.jobs[a.Key])
 	}
-	l.turns(d)
-	l.turns(d)
-	if l.jobs[a].Turns != 3 || l.jobs[b].Turns != 2 || !l.jobs[b].TakesTurns {
-		t.Errorf("%d and %d turns, want 3 and 2", l.jobs[a].Turns, l.jobs[b].Turns)
+	if got := l.jobs[a.Key]; got.Turns != 3 || !got.TakesTurns || l.jobs[b.Key].TakesTurns {
+		t.Errorf("%d windows, want 3", got.Turns)
 	}
 }

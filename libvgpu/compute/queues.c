@@ -16,7 +16,7 @@
 /* A submission waits this long for work that makes no progress. That work may wait for the submission. */
 #define STUCK_NS 50000000u
 /* Gates that delay submissions. */
-#define CLOSED (VGPU_GATE_SHUT | VGPU_GATE_TURN | VGPU_GATE_WINDOW)
+#define CLOSED (VGPU_GATE_SHUT | VGPU_GATE_WINDOW)
 
 uint32_t vgpu_queues_gated(uint32_t cards)
 {
@@ -38,12 +38,10 @@ static uint64_t closed_for(const struct vgpu_schedule *s, unsigned card, unsigne
 
 	if (s->gate & VGPU_GATE_SHUT)
 		return POLL_NS;
-	if (s->gate & VGPU_GATE_WINDOW)
-		return vgpu_window_wait(s, now, start + vgpu_marks_mean(card) / 2, !here);
-	if (!(s->gate & VGPU_GATE_TURN))
+	if (!(s->gate & VGPU_GATE_WINDOW))
 		return 0;
-	STORE(&vgpu_state.cache.header->turn[card].wanted_ns, now);
-	return vgpu_turn_wait(s, now, start);
+	STORE(&vgpu_state.cache.header->demand[card].wanted_ns, now);
+	return vgpu_window_wait(s, now, start + vgpu_marks_mean(card) / 2, !here);
 }
 
 /* Nothing on the card ends: it may need this submission. If the budget is used up, such submissions

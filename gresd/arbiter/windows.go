@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arbiter
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+)
+
+const (
+	// minWindow is the shortest window for which the period is stretched, in microseconds: a
+	// hand-over costs the card about 0.2 ms. shortestWindow is worth a hand-over, in nanoseconds.
+	minWindow      = 2000
+	shortestWindow = 500e3
+	// minWindowPeriod is the shortest period, in microseconds.
+	minWindowPeriod = 5000
+	// kernelsPerWindow is what a window holds at least of its job's kernels, so that a kernel that
+	// runs over its end is a small part of it. If the longest period is too short for that,
+	// windows hold longKernelsPerWindow.
+	kernelsPerWindow     = 4
+	longKernelsPerWindow = 2
+	// longestExclusive is the longest period in microseconds: a job that waits for its window gives no
+	// sign of work, and stays busy for [hold].
+	longestExclusive = 200000
+	// lateKernels is which part of a kernel remains free after a window of long ones.
+	lateKernels = 32
+	// wantsFor is how long a launch that waited counts: a waiting launch notes that each millisecond.
+	wantsFor = 4 * time.Millisecond
+	// burstyFor is how long a job counts as one with pauses after it had one.
+	burstyFor = time.Second
+	// repaid is the part of what a job is due that is added to its next window.
+	repaid = 0.25
+	// debtMax limits what a job owes: it must come to the card again.
+	debtMax = float64(time.Second)
+	// exclusiveQueue is the work that a job may have in flight, in microseconds, and
+	// leastQueue what each of its processes needs to have no gaps.
+	exclusiveQueue = 4000
+	leastQueue     = 500
+	// closedPeriods are the periods after which a job without a window has one, if gresd is gone by then.
+	closedPeriods = 8
+	// longKernel is the length from which kernels of a limited job do not begin in another's window.
+	longKernel = 4 * time.Millisecond
+)
+
+// windows divides the time of a card without time slices: one job at a time may launch, each in
+// its window of every period. The lengths follow the shares. What a job had too much, because its
+// kernels ran over the end, is taken from its next windows.
+type windows struct {
+	jobs   map[Key]*window
+	begin  int64     // of the first period with these lengths, CLOCK_MONOTONIC
+	period int64     // nanoseconds
+	since  time.Time // when the lengths were set
+}
+
+type window struct {
+	wants  bool
+	paused time.Time // when it last wanted nothing
+	takes  bool      // it takes part in the division
+	due    float64   // nanoseconds of the card that it lacks; negative: it had too much
+	used   float64   // since the lengths were set, nanoseconds
+	length float64   // nanoseconds; 0: it has had so much that it has no window for now
+	begin  float64   // in the period, nanoseconds
+	given  uint64    // windows
+}
+
+// takesWindows says whether a job takes part in the division.
+func takesWindows(c Claim) bool { return c.Busy > 0 && c.Cores > 0 }
+
+// update follows the jobs of a card, which are sorted, and sets the windows of those that want it.
+func (w *windows) update(claims []Claim, used []usage, p Params, now time.Time, mono int64) {
+	jobs, changed := map[Key]*window{}, false
+	for i, c := range claims {
+		j := w.jobs[c.Key]
+		if j == nil {
+			j = &window{}
+		}
+		jobs[c.Key] = j
+		j.used += used[i].ns
+		wants := takesWindows(c) && (c.Wants || overlaps(c))
+		if changed = changed || wants != j.wants; !wants {
+			j.paused = now
+		}
+		j.wants = wants
+	}
+	changed = changed || len(jobs) != len(w.jobs)
+	w.jobs = jobs
+	passed := int64(0)
+	if w.period > 0 {
+		passed = max(0, (mono+int64(quickTick)-w.begin)/w.period) // published before the period begins
+	}
+	if !changed && passed == 0 {
+		return
+	}
+	w.settle(claims, float64(now.Sub(w.since)), uint64(passed))
+	if w.begin += passed * w.period; changed {
+		w.begin = mono
+	}
+	w.since = now
+	w.divide(claims, p, now)
+}
+
+// settle compares what the jobs had with their shares. Time in which nobody worked counts for those
+// that left their windows unused.
+func (w *windows) settle(claims []Claim, span float64, passed uint64) {
+	idle, gaps, cores := span, 0.0, 0.0
+	gap := func(j *window) float64 { return max(0, j.length/float64(w.period)*span-j.used) }
+	for _, c := range claims {
+		if j := w.jobs[c.Key]; j.takes {
+			idle, gaps, cores = idle-j.used, gaps+gap(j), cores+float64(c.Cores)
+		}
+	}
+	lost := min(max(0, idle), gaps)
+	for _, c := range claims {
+		j := w.jobs[c.Key]
+		if j.takes {
+			had, share := j.used+lost*gap(j)/max(1, gaps), float64(c.Cores)/cores
+			most := max(share*float64(w.period), float64(c.Kernel))
+			j.due = max(-debtMax, min(most, j.due+share*(span-idle+lost)-had))
+			j.given += passed
+		}
+		j.used = 0
+	}
+}
+
+// divide sets the windows of the jobs that want the card, one after the other. A window holds whole
+// kernels, if they are long.
+func (w *windows) divide(claims []Claim, p Params, now time.Time) {
+	var wanting []Claim
+	cores := uint32(0)
+	for _, c := range claims {
+		if j := w.jobs[c.Key]; j.wants {
+			wanting, cores = append(wanting, c), cores+c.Cores
+		}
+	}
+	period, begin := 1000*float64(windowPeriodOfCard(wanting, cores, w.bursty(wanting, now), p)), 0.0
+	for _, c := range claims {
+		j, kernel := w.jobs[c.Key], float64(c.Kernel)
+		if j.takes, j.length = j.wants && len(wanting) > 1, 0; !j.takes {
+			continue
+		}
+		length := float64(c.Cores)/float64(cores)*period + repaid*j.due
+		if kernel > float64(longKernel) {
+			length = math.Round(length/kernel) * kernel
+		}
+		if j.begin = begin; length < shortestWindow {
+			continue
+		}
+		if j.length = length; kernel > float64(longKernel) { // begins late, so the end is late
+			begin += kernel / lateKernels
+		}
+		begin += length
+	}
+	if w.period = int64(begin); begin == 0 {
+		w.period = int64(period)
+	}
+}
+
+// bursty says whether somebody waits for a job's results, or for a job of lower priority.
+func (w *windows) bursty(wanting []Claim, now time.Time) bool {
+	return slices.ContainsFunc(wanting, func(c Claim) bool {
+		return now.Sub(w.jobs[c.Key].paused) < burstyFor || rank(c.Priority) != rank(wanting[0].Priority)
+	})
+}
+
+// windowPeriodOfCard is in microseconds. Each hand-over costs the card about a quarter of a millisecond,
+// so jobs that always have work get the longest period. If one has pauses, the period is no longer
+// than the kernels, the hand-overs and the configuration need.
+func windowPeriodOfCard(wanting []Claim, cores uint32, bursty bool, p Params) uint32 {
+	most := uint64(longest(p))
+	needed, long := uint64(0), most
+	for _, c := range wanting {
+		kernel := uint64(c.Kernel) / 1000
+		needed = max(needed, max(minWindow, kernelsPerWindow*kernel)*uint64(cores)/uint64(c.Cores))
+		long = max(long, longKernelsPerWindow*kernel*uint64(cores)/uint64(c.Cores))
+	}
+	if long > most || !bursty {
+		return uint32(min(long, longestExclusive))
+	}
+	return uint32(min(most, max(needed, minWindowPeriod, 2*minWindow*uint64(len(wanting)))))
+}
+
+// overlaps says whether a job may not begin at once in another's window, although it wants nothing
+// now: its kernels would run for long beside the other's, and the budget would be charged all of
+// that. A job that its budget delays waits for its window, too.
+func overlaps(c Claim) bool {
+	limit, limited := limitOf(c)
+	return limited && limit < 100 && time.Duration(c.Kernel) > longKernel
+}
+
+// schedule is that of a job. If it wants nothing, it finds the card open and may begin at once.
+func (w *windows) schedule(claims []Claim, c Claim) libvgpu.Schedule {
+	s := libvgpu.Schedule{Gate: libvgpu.GateWindow, Cores: c.Cores, BusyProcs: c.Busy, WeightPPM: 1e6}
+	cores := c.Cores
+	for _, other := range claims {
+		if other.Key != c.Key && w.jobs[other.Key].wants {
+			s.Others++
+			cores += other.Cores
+		}
+	}
+	s.Window = libvgpu.Window{PeriodUS: 1, LengthUS: 1, QueueUS: max(leastQueue, exclusiveQueue/max(1, c.Busy))}
+	if j := w.jobs[c.Key]; j.takes {
+		period, begin, length := w.period, w.begin+int64(j.begin), j.length
+		if length == 0 {
+			begin, period, length = begin+closedPeriods/2*period, closedPeriods*period, minWindow*1000
+		}
+		s.Window.PeriodUS, s.Window.LengthUS, s.Window.BeginNS = uint32(period/1000), uint32(length/1000), uint64(begin)
+	}
+	// Windows divide the whole card: if a job may not have its whole window, the budget enforces its limit.
+	if limit, shut := gate(c, s.Others, cores, false); shut {
+		s.Gate |= libvgpu.GateBudget
+		s.Cores = limit
+	}
+	return s
+}
