@@ -130,7 +130,7 @@ func TestPlan(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			plan := Plan(c.claims, params)
+			plan := planOf(c.claims)
 			for i, claim := range c.claims {
 				s := plan[claim.Key]
 				if got := (want{s.SliceUS, s.Gate, s.WeightPPM, s.Others}); got != c.want[i] {
@@ -151,7 +151,7 @@ func TestPlan(t *testing.T) {
 func TestPlanKeepsCardsApart(t *testing.T) {
 	a, b := claim(1, 30, hard, 1), claim(2, 70, hard, 1)
 	b.Card = "B"
-	plan := Plan([]Claim{a, b}, params)
+	plan := planOf([]Claim{a, b})
 	for key, s := range plan {
 		if s.SliceUS != 0 || s.Others != 0 || s.Gate != 1 {
 			t.Errorf("%v: %+v, want a job alone on its card", key, s)
@@ -165,7 +165,7 @@ func TestPlanProperties(t *testing.T) {
 	for a := uint32(1); a <= 99; a += 7 {
 		for b := uint32(1); a+b <= 100; b += 5 {
 			for busy := uint32(0); busy <= 8; busy += 2 {
-				plan := Plan([]Claim{claim(1, a, hard, busy), claim(2, b, hard, 1)}, params)
+				plan := planOf([]Claim{claim(1, a, hard, busy), claim(2, b, hard, 1)})
 				one, two := plan[Key{1, "A"}], plan[Key{2, "A"}]
 				jobOne := one.SliceUS * max(1, busy)
 				if jobOne+two.SliceUS > params.MaxPeriod {
@@ -220,7 +220,7 @@ func TestSampler(t *testing.T) {
 			t.Errorf("%d, %s: %d busy, want %d", i, c.name, acts[0].busy, c.want)
 		}
 	}
-	s.forget(start.Add(time.Hour))
+	s.end(start.Add(time.Hour), nil)
 	if len(s.procs) != 0 {
 		t.Errorf("%d processes remembered for ever", len(s.procs))
 	}
@@ -408,7 +408,7 @@ func TestOfEndedJobsNothingStays(t *testing.T) {
 		delete(grants.specs, job)
 	}
 	r.step(time.Now())
-	if n := len(r.broken) + len(r.sampler.jobs) + len(r.gates.jobs) + len(r.balance.jobs) + len(r.leases) + len(r.place); n != 0 {
+	if n := len(r.broken) + len(r.sampler.jobs) + len(r.cards); n != 0 {
 		t.Errorf("%d things are remembered of jobs that have ended: %v", n, r.broken)
 	}
 }

@@ -40,6 +40,13 @@ func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
 	f.account = ctxswitch.Account{Uses: uses, At: f.account.At + span}
 }
 
+// contestedBy says on which cards several jobs work.
+func contestedBy(claims ...Claim) map[gpu.UUID]bool {
+	var c card
+	c.found(claims, nil)
+	return map[gpu.UUID]bool{claims[0].Card: c.compare()}
+}
+
 func TestACardIsAskedWhereJobsCompete(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -52,19 +59,19 @@ func TestACardIsAskedWhereJobsCompete(t *testing.T) {
 	} {
 		times := &fakeTimes{}
 		e := exact{times: times}
-		e.ask(c.claims)
+		e.ask(contestedBy(c.claims...))
 		e.look()
 		if got := slices.Contains(times.asked, "A"); got != c.want {
 			t.Errorf("%s: asked %v, want %v", c.name, got, c.want)
 		}
-		e.ask([]Claim{claim(1, 30, hard, 1)})
+		e.ask(contestedBy(claim(1, 30, hard, 1)))
 		times.asked = nil
 		if e.look(); len(times.asked) != 0 {
 			t.Errorf("%s: asked on when all had gone", c.name)
 		}
 	}
 	var none exact // no records on this node
-	none.ask([]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)})
+	none.ask(contestedBy(claim(1, 30, hard, 1), claim(2, 70, hard, 1)))
 	none.look()
 }
 
@@ -175,7 +182,7 @@ func TestNobodyMeasuresItselfWhereTheCardTells(t *testing.T) {
 	}{{false, 0}, {true, measure}} {
 		claims := []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}
 		claims[0].NoRecords = c.noRecords
-		if got := Plan(claims, params)[claims[0].Key].Gate; got != c.want {
+		if got := planOf(claims)[claims[0].Key].Gate; got != c.want {
 			t.Errorf("no records %v: gate %d, want %d", c.noRecords, got, c.want)
 		}
 	}
@@ -190,9 +197,9 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 	times := &fakeTimes{known: true, account: ctxswitch.Account{At: time.Hour}}
 	e := exact{times: times}
 	for _, pause := range []time.Duration{0, 900 * time.Millisecond, 900 * time.Millisecond} {
-		e.ask([]Claim{waits}) // its neighbour has gone
+		e.ask(contestedBy(waits)) // its neighbour has gone
 		e.look()
-		e.ask(competing)
+		e.ask(contestedBy(competing...))
 		e.look() // it is told what was read before the pause
 		times.pass(pause, map[uint32]float64{90: 1})
 		spans := 0
@@ -231,7 +238,7 @@ func TestALongKernelIsWork(t *testing.T) {
 			s.exact.look()
 			other.Cards[0].Launches++
 			a, b := s.look(7, view(long), oneCard, now)[0], s.look(8, view(other), oneCard, now)[0]
-			s.exact.ask([]Claim{claim(7, 30, soft, a.busy), claim(8, 70, soft, b.busy)})
+			s.exact.ask(contestedBy(claim(7, 30, soft, a.busy), claim(8, 70, soft, b.busy)))
 			n += int(a.busy)
 		}
 		return n
@@ -263,7 +270,7 @@ func TestWorkWithoutCUDA(t *testing.T) {
 		s.exact.look()
 		act := s.look(7, view(v), oneCard, now)[0]
 		doubts = s.exact.judge() || doubts
-		s.exact.ask([]Claim{claim(1, 30, soft, act.busy)})
+		s.exact.ask(contestedBy(claim(1, 30, soft, act.busy)))
 		return act.busy
 	}
 	busy := func(v libvgpu.SlotView, parts map[uint32]float64) (n int) {

@@ -50,7 +50,7 @@ func TestWindowsOfAJobWithSeveralCards(t *testing.T) {
 			[]libvgpu.Window{{PeriodUS: 160000, LengthUS: 80000, QueueUS: 2000}, {PeriodUS: 160000, LengthUS: 80000, QueueUS: 2000}},
 		},
 	} {
-		plan := Plan(c.claims, params)
+		plan := planOf(c.claims)
 		for i, claim := range c.claims {
 			got := plan[claim.Key]
 			if got.Window != c.want[i] || (got.Gate == libvgpu.GateWindow) != (c.want[i] != libvgpu.Window{}) {

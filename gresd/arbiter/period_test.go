@@ -12,16 +12,16 @@ func TestPlanOfSixteenJobs(t *testing.T) {
 	var claims []Claim
 	for i := range uint32(16) {
 		c := wants(claim(i+1, 1+i%12, hard, 1))
-		c.Priority, c.Gain = i%3, float64(i%5)-2
+		c.Priority = i % 3
 		claims = append(claims, c)
 	}
-	for key, s := range Plan(claims, params) {
+	for key, s := range planOf(claims, func(j *job) { j.gain = float64((j.JobID-1)%5) - 2 }) {
 		if s.SliceUS == 0 || s.SliceUS > params.MaxPeriod {
 			t.Errorf("job %d: slice %d us", key.JobID, s.SliceUS)
 		}
 	}
 	var end uint32
-	for key, s := range windowsOf(params, claims...) {
+	for key, s := range windowsOf(claims...) {
 		end = max(end, uint32((s.Window.BeginNS-1e12)/1000)+s.Window.LengthUS)
 		if s.Window.LengthUS == 0 || s.Window.PeriodUS > params.MaxPeriod {
 			t.Errorf("job %d: window %+v", key.JobID, s.Window)
@@ -50,7 +50,11 @@ func TestWindowPeriod(t *testing.T) {
 		{"kernels too long for that", true, []Claim{kernels(claim(1, 50, hard, 1), 30*time.Millisecond), claim(2, 50, hard, 1)}, 120000},
 		{"kernels too long for any period", false, []Claim{kernels(claim(1, 10, hard, 1), 50*time.Millisecond), claim(2, 90, hard, 1)}, 200000},
 	} {
-		if got := windowPeriodOfCard(c.claims, 100, c.bursty, params); got != c.want {
+		var wanting []*job
+		for _, claim := range c.claims {
+			wanting = append(wanting, &job{Claim: claim})
+		}
+		if got := windowPeriodOf(wanting, 100, c.bursty, params); got != c.want {
 			t.Errorf("%s: %d us, want %d", c.name, got, c.want)
 		}
 	}

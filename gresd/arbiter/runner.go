@@ -3,6 +3,7 @@
 package arbiter
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -36,50 +37,36 @@ const quickTick = 15 * time.Millisecond
 // at the same moments.
 const atOnce = 5 * time.Millisecond
 
-// Runner applies [Plan] to the open grants, again and again, and sets windows
-// on cards without time slices.
+// Runner polls the open grants, again and again, and divides their cards.
 type Runner struct {
 	grants  Grants
-	pace    atomic.Pointer[pace]
+	params  Params
+	every   time.Duration
 	log     *slog.Logger
 	sleeper wakeup.Sleeper
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
 	verdict func(card gpu.UUID) probe.Verdict
-	balance balance
-	gates   gates
-	beside  beside
 
-	place   map[Key]int // where a card is in the job's grant
-	windows map[gpu.UUID]*windows
-	leases  map[Key]uint64 // until when open gates may count on neighbours
+	cards map[cardKey]*card
+	work  atomic.Pointer[map[Key]Work] // published
+}
 
-	work ledgerOfWork
+// cardKey names the jobs of a card that one engine divides.
+type cardKey struct {
+	uuid       gpu.UUID
+	concurrent bool
 }
 
 // NewRunner returns a runner that does nothing before [Runner.Run].
 func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logger) *Runner {
-	r := &Runner{
-		grants: grants, log: log,
+	return &Runner{
+		grants: grants, params: params, every: tick, log: log,
 		verdict: func(gpu.UUID) probe.Verdict { return probe.Unknown },
-		sampler: newSampler(), broken: map[uint32]bool{},
-		windows: map[gpu.UUID]*windows{}, leases: map[Key]uint64{},
+		held:    func(uint32) bool { return false },
+		sampler: newSampler(), broken: map[uint32]bool{}, cards: map[cardKey]*card{},
 	}
-	r.pace.Store(&pace{params, tick})
-	return r
-}
-
-// pace is what can change while a runner runs.
-type pace struct {
-	params Params
-	tick   time.Duration
-}
-
-// Set changes how cards are divided from the next look on.
-func (r *Runner) Set(params Params, tick time.Duration) {
-	r.pace.Store(&pace{params, tick})
-	r.Wake()
 }
 
 // Measure sets who tells how long processes had a card. It must be set before
@@ -94,6 +81,17 @@ func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 // Slices sets the function that returns the result of gresd's own test of a card. It must be set
 // before [Runner.Run].
 func (r *Runner) Slices(verdict func(card gpu.UUID) probe.Verdict) { r.verdict = verdict }
+
+// Work returns what a job did on a card. It is not known of jobs that something
+// else holds at their share ([Runner.Except]) or whose cache cannot be read.
+func (r *Runner) Work(key Key) (Work, bool) {
+	works := r.work.Load()
+	if works == nil {
+		return Work{}, false
+	}
+	w, known := (*works)[key]
+	return w, known
+}
 
 // Wake tells the runner that jobs have come or gone, or are held by others than before. It never blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
@@ -128,151 +126,158 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// tick is the time until the next look.
+// tick is the time until the next poll.
 func (r *Runner) tick() time.Duration {
-	tick := r.pace.Load().tick
-	if len(r.windows) > 0 { // a whole part of it
-		tick /= max(1, (tick+quickTick/2)/quickTick)
-	}
-	if r.beside.isQuiet() {
-		tick = min(tick, quietTick)
+	tick := r.every
+	for _, c := range r.cards {
+		switch {
+		case c.crowd.quiet.job != (Key{}): // a job is about to be alone, or is
+			return min(tick, quietTick)
+		case c.windows.used: // a whole part of it
+			tick = r.every / max(1, (r.every+quickTick/2)/quickTick)
+		}
 	}
 	return tick
 }
 
-// step looks once, publishes what has changed, and returns the number of jobs that
+// step polls once, publishes what has changed, and returns the number of jobs that
 // are awake.
-func (r *Runner) step(now time.Time) int {
-	jobs, awake := r.grants.Open(), 0
-	var claims, besides []Claim  // of cards that time divides, and where work runs side by side
-	var used, usedBeside []usage // of each of them
-	r.place = map[Key]int{}
-	r.sampler.exact.look()
-	for _, job := range jobs {
-		spec, ok := r.grants.Spec(job)
-		if !ok {
-			continue
+func (r *Runner) step(now time.Time) (awake int) {
+	awake = r.observe(now)
+	works, mono := map[Key]Work{}, monotonic()
+	for _, c := range r.cards {
+		if c.concurrent {
+			c.sideBySide(now, uint64(mono))
+		} else {
+			c.entitle()
+			c.divide(r.params, now, mono)
+			c.gate(r.params, now, uint64(mono))
 		}
-		if r.held != nil && r.held(job) {
-			for i, card := range spec.Cards {
-				r.grants.SetSchedule(job, i, libvgpu.Schedule{Cores: card.Cores})
-				r.work.note(Key{job, gpu.UUID(card.UUID)}, false, false, time.Time{}, now)
-			}
-			continue
-		}
-		acts, asleep := r.look(job, spec.Cards, now)
-		if !asleep {
-			awake++
-		}
-		for i, card := range spec.Cards {
-			key := Key{job, gpu.UUID(card.UUID)}
-			r.place[key] = i
-			r.work.note(key, !r.broken[job], acts[i].busy > 0, r.sampler.last(job, i), now)
-			verdict := r.verdict(key.Card)
-			claim := Claim{
-				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
-				Busy: acts[i].busy, Kernel: acts[i].kernel,
-				NoSlices:  verdict == probe.Ignored || verdict == probe.Unknown && acts[i].noSlices,
-				Unsliced:  verdict == probe.Obeyed && acts[i].noSlices,
-				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
-				Wants:     acts[i].wants,
-			}
-			if card.Engine == libvgpu.EngineConcurrent {
-				besides, usedBeside = append(besides, claim), append(usedBeside, acts[i].used)
-				continue
-			}
-			claims, used = append(claims, claim), append(used, acts[i].used)
-		}
+		c.publish(r, works, now)
 	}
-	if r.sampler.exact.judge() {
-		r.log.Warn("time on the card is not known exactly: its records name no process of this node's jobs; does gresd run in a PID namespace of its own, such as a container's")
-	}
-	r.sampler.forget(now)
-	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
-	r.balance.worked(claims, used)
-	r.gates.update(claims, used, now)
-	params := r.pace.Load().params
-	r.balance.update(claims, used, &r.gates, params)
-	plan := Plan(claims, params)
-	r.setWindows(claims, used, params, plan, now)
-	r.gates.note(plan, now)
-	r.work.bound(claims, used, func(key Key) uint32 { return plan[key].Others })
-	r.sampler.exact.ask(claims)
-	r.work.keep(jobs)
-	r.lease(claims, plan, uint64(monotonic()))
-	maps.Copy(plan, r.beside.plan(besides, usedBeside, now, uint64(monotonic())))
-	for key, s := range plan {
-		r.tell(key, s)
-	}
+	r.work.Store(&works)
 	return awake
 }
 
-// An open gate may count on neighbours for leaseFor; it is told anew with less than
-// leaseLeft to go. A gresd that is started again is there sooner.
-const (
-	leaseFor  = uint64(4 * time.Second)
-	leaseLeft = uint64(3 * time.Second)
-)
-
-// lease limits the time for which the gates of jobs with a limit stay open because busy
-// neighbours hold them: should this gresd die, the neighbours may end unseen.
-func (r *Runner) lease(claims []Claim, plan map[Key]libvgpu.Schedule, now uint64) {
-	leases := map[Key]uint64{}
-	for _, c := range claims {
-		s := plan[c.Key]
-		limit, limited := limitOf(c)
-		if !limited || s.Others == 0 || s.Gate&^libvgpu.GateMeasure != 0 {
+// observe polls the jobs of all cards, and returns how many are awake.
+func (r *Runner) observe(now time.Time) (awake int) {
+	for _, c := range r.cards {
+		c.poll, c.list = c.poll+1, c.list[:0]
+	}
+	jobs := r.grants.Open()
+	r.sampler.begin()
+	for _, id := range jobs {
+		spec, ok := r.grants.Spec(id)
+		if !ok {
 			continue
 		}
-		s.Cores = limit // the budget is refilled at that when the lease has run out
-		until := r.leases[c.Key]
-		if until < now+leaseLeft {
-			until = now + leaseFor
+		if r.held(id) {
+			for i, part := range spec.Cards {
+				r.card(part).job(Key{id, gpu.UUID(part.UUID)}).known = false
+				r.grants.SetSchedule(id, i, libvgpu.Schedule{Cores: part.Cores})
+			}
+			continue
 		}
-		leases[c.Key], s.LeaseNS = until, until
-		plan[c.Key] = s
+		acts, asleep := r.look(id, spec.Cards, now)
+		if !asleep {
+			awake++
+		}
+		longest := uint32(0)
+		for _, act := range acts {
+			longest = max(longest, act.kernel)
+		}
+		for i, part := range spec.Cards {
+			key, act := Key{id, gpu.UUID(part.UUID)}, acts[i]
+			verdict := r.verdict(key.Card)
+			r.card(part).observe(Claim{
+				Key: key, Cores: part.Cores, Mode: part.Mode, Ceiling: part.Ceiling, Priority: part.Priority,
+				Busy: act.busy, Kernel: act.kernel, Cards: len(spec.Cards), Longest: longest,
+				NoSlices:  verdict == probe.Ignored || verdict == probe.Unknown && act.noSlices,
+				Unsliced:  verdict == probe.Obeyed && act.noSlices,
+				NoRecords: act.unseen,
+				Wants:     act.wants,
+			}, i, act, !r.broken[id])
+		}
 	}
-	r.leases = leases
+	contested := map[gpu.UUID]bool{}
+	for key, c := range r.cards {
+		if several := c.compare(); len(c.jobs) == 0 {
+			delete(r.cards, key)
+		} else if !c.concurrent {
+			contested[key.uuid] = several
+		}
+	}
+	if r.sampler.end(now, contested) {
+		r.log.Warn("time on the card is not known exactly: its records name no process of this node's jobs; does gresd run in a PID namespace of its own, such as a container's")
+	}
+	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
+	return awake
 }
 
-func (r *Runner) tell(key Key, s libvgpu.Schedule) {
-	place, known := r.place[key]
-	if known && r.grants.SetSchedule(key.JobID, place, s) && s.Gate&libvgpu.GateWindow == 0 {
-		r.log.Debug("schedule", "job_id", key.JobID, "gpu_uuid", key.Card, "slice_us", s.SliceUS,
-			"gate", s.Gate, "busy_procs", s.BusyProcs, "others", s.Others)
+// card returns the card of a part of a grant.
+func (r *Runner) card(part libvgpu.GrantCard) *card {
+	key := cardKey{gpu.UUID(part.UUID), part.Engine == libvgpu.EngineConcurrent}
+	c := r.cards[key]
+	if c == nil {
+		c = &card{jobs: map[uint32]*job{}, concurrent: key.concurrent}
+		r.cards[key] = c
 	}
+	return c
 }
 
-// setWindows divides the cards without time slices on which several jobs work.
-func (r *Runner) setWindows(claims []Claim, used []usage, p Params, plan map[Key]libvgpu.Schedule, now time.Time) {
-	kept := map[gpu.UUID]*windows{}
-	for card, list := range byCard(claims) {
-		var had []usage
-		refused, busy := false, 0
-		for i, c := range claims {
-			if c.Card == card {
-				had, refused = append(had, used[i]), refused || c.NoSlices
-				if takesWindows(c) {
-					busy++
-				}
+// observe notes what a job is and does, and what it had since the last poll.
+func (c *card) observe(claim Claim, place int, act activity, readable bool) {
+	j := c.job(claim.Key)
+	j.Claim, j.place, j.used, j.sign, j.readable = claim, place, act.used, act.sign, readable
+	j.limit, j.limited = limitOf(claim)
+	j.procs = float64(max(1, j.Busy))
+	c.list = append(c.list, j)
+}
+
+// limitOf is how much of the card a job may have at most: its cores in hard mode, its
+// ceiling in soft mode.
+func limitOf(c Claim) (limit uint32, limited bool) {
+	switch c.Mode {
+	case libvgpu.ModeOff:
+		return 0, false
+	case libvgpu.ModeSoft:
+		limit = c.Ceiling
+		return limit, limit != 0 && limit < 100
+	}
+	return c.Cores, c.Cores < 100
+}
+
+// job returns what is known of a job that was found in this poll.
+func (c *card) job(key Key) *job {
+	j := c.jobs[key.JobID]
+	if j == nil {
+		j = &job{Claim: Claim{Key: key}, worked: worked{Work: Work{Had: -1}}}
+		c.jobs[key.JobID] = j
+	}
+	j.poll = c.poll
+	return j
+}
+
+// compare completes what is known of the jobs of this poll, and forgets all others. It says whether
+// several jobs work on the card.
+func (c *card) compare() (contested bool) {
+	maps.DeleteFunc(c.jobs, func(_ uint32, j *job) bool { return j.poll != c.poll })
+	slices.SortFunc(c.list, func(a, b *job) int { return cmp.Compare(a.JobID, b.JobID) })
+	refused, taking := false, 0
+	for _, j := range c.list {
+		j.others, j.othersCores = 0, 0
+		for _, other := range c.list {
+			if other != j && other.Busy > 0 {
+				j.others, j.othersCores = j.others+1, j.othersCores+other.Cores
 			}
 		}
-		if !refused || busy < 2 {
-			continue
-		}
-		w := r.windows[card]
-		if w == nil {
-			w = &windows{since: now}
-			r.log.Debug("jobs have exclusive windows", "gpu_uuid", card)
-		}
-		kept[card] = w
-		w.update(list, had, p, now, monotonic())
-		for _, c := range list {
-			plan[c.Key] = w.schedule(list, c)
-			r.work.windows(c.Key, w.jobs[c.Key])
+		contested = contested || j.Busy > 0 && j.others > 0
+		if refused = refused || j.NoSlices; j.Busy > 0 && j.Cores > 0 {
+			taking++
 		}
 	}
-	r.windows = kept
+	c.unsliced = refused && taking > 1
+	return contested
 }
 
 // monotonic is CLOCK_MONOTONIC, the clock of grants and caches. Go's scheduler is not told

@@ -49,7 +49,7 @@ const (
 // its window of every period. The lengths follow the shares. What a job had too much, because its
 // kernels ran over the end, is taken from its next windows.
 type windows struct {
-	jobs   map[Key]*window
+	used   bool      // the card is divided by windows
 	begin  int64     // of the first period with these lengths, CLOCK_MONOTONIC
 	period int64     // nanoseconds
 	since  time.Time // when the lengths were set
@@ -60,92 +60,93 @@ type window struct {
 	paused time.Time // when it last wanted nothing
 	takes  bool      // it takes part in the division
 	due    float64   // nanoseconds of the card that it lacks; negative: it had too much
-	used   float64   // since the lengths were set, nanoseconds
+	did    float64   // nanoseconds of the card since the lengths were set
 	length float64   // nanoseconds; 0: it has had so much that it has no window for now
 	begin  float64   // in the period, nanoseconds
 	given  uint64    // windows
 }
 
-// takesWindows says whether a job takes part in the division.
-func takesWindows(c Claim) bool { return c.Busy > 0 && c.Cores > 0 }
+// endWindows forgets all but the numbers of windows.
+func (c *card) endWindows() {
+	c.windows = windows{}
+	for _, j := range c.list {
+		j.window = window{given: j.given}
+	}
+}
 
-// update follows the jobs of a card, which are sorted, and sets the windows of those that want it.
-func (w *windows) update(claims []Claim, used []usage, p Params, now time.Time, mono int64) {
-	jobs, changed := map[Key]*window{}, false
-	for i, c := range claims {
-		j := w.jobs[c.Key]
-		if j == nil {
-			j = &window{}
+// setWindows sets the windows of the jobs that want the card.
+func (c *card) setWindows(p Params, now time.Time, mono int64) {
+	w := &c.windows
+	wanting, changed := c.wanting(now)
+	passed := int64(0)
+	if w.used {
+		passed = max(0, (mono+int64(quickTick)-w.begin)/w.period) // published before the period begins
+		if !changed && passed == 0 {
+			return
 		}
-		jobs[c.Key] = j
-		j.used += used[i].ns
-		wants := takesWindows(c) && (c.Wants || overlaps(c))
-		if changed = changed || wants != j.wants; !wants {
+		c.settle(float64(now.Sub(w.since)), uint64(passed))
+	}
+	if w.begin += passed * w.period; changed || !w.used {
+		w.begin = mono
+	}
+	w.since, w.used = now, true
+	w.period = c.layOut(wanting, p, now)
+}
+
+// wanting returns the jobs that want the card, and whether they are others than before.
+func (c *card) wanting(now time.Time) (wanting []*job, changed bool) {
+	for _, j := range c.list {
+		j.did += j.used.ns
+		wants := j.Busy > 0 && j.Cores > 0 && (j.Wants || overlaps(j))
+		if changed = changed || wants != j.wants; wants {
+			wanting = append(wanting, j)
+		} else {
 			j.paused = now
 		}
 		j.wants = wants
 	}
-	changed = changed || len(jobs) != len(w.jobs)
-	w.jobs = jobs
-	passed := int64(0)
-	if w.period > 0 {
-		passed = max(0, (mono+int64(quickTick)-w.begin)/w.period) // published before the period begins
-	}
-	if !changed && passed == 0 {
-		return
-	}
-	w.settle(claims, float64(now.Sub(w.since)), uint64(passed))
-	if w.begin += passed * w.period; changed {
-		w.begin = mono
-	}
-	w.since = now
-	w.divide(claims, p, now)
+	return wanting, changed
 }
 
 // settle compares what the jobs had with their shares. Time in which nobody worked counts for those
 // that left their windows unused.
-func (w *windows) settle(claims []Claim, span float64, passed uint64) {
-	idle, gaps, cores := span, 0.0, 0.0
-	gap := func(j *window) float64 { return max(0, j.length/float64(w.period)*span-j.used) }
-	for _, c := range claims {
-		if j := w.jobs[c.Key]; j.takes {
-			idle, gaps, cores = idle-j.used, gaps+gap(j), cores+float64(c.Cores)
+func (c *card) settle(span float64, passed uint64) {
+	idle, gaps, cores, period := span, 0.0, 0.0, float64(c.windows.period)
+	gap := func(j *job) float64 { return max(0, j.length/period*span-j.did) }
+	for _, j := range c.list {
+		if j.takes {
+			idle, gaps, cores = idle-j.did, gaps+gap(j), cores+float64(j.Cores)
 		}
 	}
 	lost := min(max(0, idle), gaps)
-	for _, c := range claims {
-		j := w.jobs[c.Key]
+	for _, j := range c.list {
 		if j.takes {
-			had, share := j.used+lost*gap(j)/max(1, gaps), float64(c.Cores)/cores
-			most := max(share*float64(w.period), float64(c.Kernel))
-			j.due = max(-debtMax, min(most, j.due+share*(span-idle+lost)-had))
+			had, part := j.did+lost*gap(j)/max(1, gaps), float64(j.Cores)/cores
+			j.due = max(-debtMax, min(max(part*period, float64(j.Kernel)), j.due+part*(span-idle+lost)-had))
 			j.given += passed
 		}
-		j.used = 0
+		j.did = 0
 	}
 }
 
-// divide sets the windows of the jobs that want the card, one after the other. A window holds whole
-// kernels, if they are long.
-func (w *windows) divide(claims []Claim, p Params, now time.Time) {
-	var wanting []Claim
+// layOut sets the windows of the jobs that want the card, one after the other, and returns the period. A
+// window holds whole kernels, if they are long.
+func (c *card) layOut(wanting []*job, p Params, now time.Time) int64 {
 	cores := uint32(0)
-	for _, c := range claims {
-		if j := w.jobs[c.Key]; j.wants {
-			wanting, cores = append(wanting, c), cores+c.Cores
-		}
+	for _, j := range wanting {
+		cores += j.Cores
 	}
-	period, begin := 1000*float64(windowPeriodOfCard(wanting, cores, w.bursty(wanting, now), p)), 0.0
-	for _, c := range claims {
-		j, kernel := w.jobs[c.Key], float64(c.Kernel)
+	period, begin := 1000*float64(windowPeriodOf(wanting, cores, bursty(wanting, now), p)), 0.0
+	for _, j := range c.list {
+		kernel := float64(j.Kernel)
 		if j.takes, j.length = j.wants && len(wanting) > 1, 0; !j.takes {
 			continue
 		}
-		length := float64(c.Cores)/float64(cores)*period + repaid*j.due
+		length := float64(j.Cores)/float64(cores)*period + repaid*j.due
 		if kernel > float64(longKernel) {
 			length = math.Round(length/kernel) * kernel
 		}
-		if j.begin = begin; length < shortestWindow {
+		if j.window.begin = begin; length < shortestWindow {
 			continue
 		}
 		if j.length = length; kernel > float64(longKernel) { // begins late, so the end is late
@@ -153,22 +154,23 @@ func (w *windows) divide(claims []Claim, p Params, now time.Time) {
 		}
 		begin += length
 	}
-	if w.period = int64(begin); begin == 0 {
-		w.period = int64(period)
+	if begin == 0 {
+		return int64(period)
 	}
+	return int64(begin)
 }
 
 // bursty says whether somebody waits for a job's results, or for a job of lower priority.
-func (w *windows) bursty(wanting []Claim, now time.Time) bool {
-	return slices.ContainsFunc(wanting, func(c Claim) bool {
-		return now.Sub(w.jobs[c.Key].paused) < burstyFor || rank(c.Priority) != rank(wanting[0].Priority)
+func bursty(wanting []*job, now time.Time) bool {
+	return slices.ContainsFunc(wanting, func(j *job) bool {
+		return now.Sub(j.paused) < burstyFor || rank(j.Priority) != rank(wanting[0].Priority)
 	})
 }
 
-// windowPeriodOfCard is in microseconds. Each hand-over costs the card about a quarter of a millisecond,
+// windowPeriodOf is in microseconds. Each hand-over costs the card about a quarter of a millisecond,
 // so jobs that always have work get the longest period. If one has pauses, the period is no longer
 // than the kernels, the hand-overs and the configuration need.
-func windowPeriodOfCard(wanting []Claim, cores uint32, bursty bool, p Params) uint32 {
+func windowPeriodOf(wanting []*job, cores uint32, bursty bool, p Params) uint32 {
 	most := uint64(longest(p))
 	needed, long := uint64(0), most
 	for _, c := range wanting {
@@ -185,31 +187,30 @@ func windowPeriodOfCard(wanting []Claim, cores uint32, bursty bool, p Params) ui
 // overlaps says whether a job may not begin at once in another's window, although it wants nothing
 // now: its kernels would run for long beside the other's, and the budget would be charged all of
 // that. A job that its budget delays waits for its window, too.
-func overlaps(c Claim) bool {
-	limit, limited := limitOf(c)
-	return limited && limit < 100 && time.Duration(c.Kernel) > longKernel
+func overlaps(j *job) bool {
+	return j.limited && j.limit < 100 && time.Duration(j.Kernel) > longKernel
 }
 
-// schedule is that of a job. If it wants nothing, it finds the card open and may begin at once.
-func (w *windows) schedule(claims []Claim, c Claim) libvgpu.Schedule {
-	s := libvgpu.Schedule{Gate: libvgpu.GateWindow, Cores: c.Cores, BusyProcs: c.Busy, WeightPPM: 1e6}
-	cores := c.Cores
-	for _, other := range claims {
-		if other.Key != c.Key && w.jobs[other.Key].wants {
+// windowOf is the schedule of a job. If it wants nothing, it finds the card open and may begin at once.
+func (c *card) windowOf(j *job) libvgpu.Schedule {
+	s := libvgpu.Schedule{Gate: libvgpu.GateWindow, Cores: j.Cores, BusyProcs: j.Busy, WeightPPM: 1e6}
+	cores := j.Cores
+	for _, other := range c.list {
+		if other != j && other.wants {
 			s.Others++
 			cores += other.Cores
 		}
 	}
-	s.Window = libvgpu.Window{PeriodUS: 1, LengthUS: 1, QueueUS: max(leastQueue, exclusiveQueue/max(1, c.Busy))}
-	if j := w.jobs[c.Key]; j.takes {
-		period, begin, length := w.period, w.begin+int64(j.begin), j.length
+	s.Window = libvgpu.Window{PeriodUS: 1, LengthUS: 1, QueueUS: max(leastQueue, exclusiveQueue/max(1, j.Busy))}
+	if w := c.windows; j.takes {
+		period, begin, length := w.period, w.begin+int64(j.window.begin), j.length
 		if length == 0 {
 			begin, period, length = begin+closedPeriods/2*period, closedPeriods*period, minWindow*1000
 		}
 		s.Window.PeriodUS, s.Window.LengthUS, s.Window.BeginNS = uint32(period/1000), uint32(length/1000), uint64(begin)
 	}
 	// Windows divide the whole card: if a job may not have its whole window, the budget enforces its limit.
-	if limit, shut := gate(c, s.Others, cores, false); shut {
+	if limit, shut := j.budget(s.Others, cores, false); shut {
 		s.Gate |= libvgpu.GateBudget
 		s.Cores = limit
 	}

@@ -52,7 +52,7 @@ func (x *tenant) closed(s libvgpu.Schedule, now int64) bool {
 // how often the jobs were polled.
 func play(tenants []*tenant, from, d int64, begin int64, each func(now int64)) (polls int) {
 	const poll = 50 * ms / 3
-	var w windows
+	var c card
 	next, free, speed := begin, begin, int64(1)
 	if slices.ContainsFunc(tenants, func(x *tenant) bool { return x.endless }) {
 		speed = 2 // of the others
@@ -66,15 +66,16 @@ func play(tenants []*tenant, from, d int64, begin int64, each func(now int64)) (
 			var claims []Claim
 			var used []usage
 			for _, x := range tenants {
-				c := noSlices(x.claim)
-				c.Kernel = uint32(x.kernel)
-				c.Wants = x.until > now || x.wanted > next-poll
-				claims, used = append(claims, c), append(used, usage{ns: float64(x.got - x.had)})
+				claim := noSlices(x.claim)
+				claim.Kernel = uint32(x.kernel)
+				claim.Wants = x.until > now || x.wanted > next-poll
+				claims, used = append(claims, claim), append(used, usage{ns: float64(x.got - x.had)})
 				x.had = x.got
 			}
-			w.update(claims, used, params, time.Unix(0, now), now)
-			for _, c := range claims {
-				told[c.Key] = w.schedule(claims, c)
+			c.found(claims, used)
+			c.setWindows(params, time.Unix(0, now), now)
+			for _, j := range c.list {
+				told[j.Key] = c.windowOf(j)
 			}
 			polls++
 			next += poll
@@ -224,14 +225,11 @@ func TestShortBurstsDoNotWaitForWindows(t *testing.T) {
 }
 
 // windowsOf are the windows of jobs that are polled once.
-func windowsOf(p Params, claims ...Claim) map[Key]libvgpu.Schedule {
-	var w windows
-	w.update(claims, make([]usage, len(claims)), p, time.Unix(1000, 0), 1e12)
-	plan := map[Key]libvgpu.Schedule{}
-	for _, c := range claims {
-		plan[c.Key] = w.schedule(claims, c)
+func windowsOf(claims ...Claim) map[Key]libvgpu.Schedule {
+	for i := range claims {
+		claims[i].NoSlices = true
 	}
-	return plan
+	return planOf(claims)
 }
 
 func wants(c Claim) Claim { c.Wants = true; return c }
@@ -239,7 +237,7 @@ func wants(c Claim) Claim { c.Wants = true; return c }
 // If gresd dies, each job has its window in every period.
 func TestTheLastWordsOfADeadGresdLetEverybodyOnTheCard(t *testing.T) {
 	var end uint64
-	for key, s := range windowsOf(params, wants(claim(1, 30, hard, 1)), wants(claim(2, 70, hard, 1))) {
+	for key, s := range windowsOf(wants(claim(1, 30, hard, 1)), wants(claim(2, 70, hard, 1))) {
 		if s.Window.LengthUS == 0 || s.Window.PeriodUS != 50000 || s.Window.LengthUS > 35000 {
 			t.Errorf("job %d: %+v", key.JobID, s.Window)
 		}
@@ -264,7 +262,7 @@ func TestLongKernelsUnderABudgetDoNotBeginInAnothersWindow(t *testing.T) {
 	} {
 		a, b := wants(claim(1, c.shares[0], hard, 1)), claim(2, c.shares[1], hard, 1)
 		a.Kernel, b.Kernel = uint32(c.kernel), uint32(c.kernel)
-		plan := windowsOf(params, a, b)
+		plan := windowsOf(a, b)
 		first, second := plan[a.Key].Window, plan[b.Key].Window
 		end := first.BeginNS + uint64(first.LengthUS)*1000
 		if open := second.LengthUS >= second.PeriodUS; open != c.open || !open && second.BeginNS < end {
@@ -286,7 +284,7 @@ func TestGatesOfWindows(t *testing.T) {
 		{"shares that do not fill the card", []Claim{wants(claim(1, 30, hard, 1)), wants(claim(2, 50, hard, 1))}, []uint32{window | 1, window | 1}, []uint32{1, 1}},
 		{"one that wants nothing", []Claim{wants(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)}, []uint32{window | 1, window}, []uint32{0, 1}},
 	} {
-		plan := windowsOf(params, c.claims...)
+		plan := windowsOf(c.claims...)
 		for i, claim := range c.claims {
 			s := plan[claim.Key]
 			if s.Gate != c.gates[i] || s.SliceUS != 0 || s.WeightPPM != 1e6 || s.Others != c.others[i] || s.Cores != claim.Cores || s.BusyProcs != 1 {
@@ -316,7 +314,7 @@ func TestAForgedRefusalChangesNoNeighbor(t *testing.T) {
 		r.step(time.Now())
 		own, neighbor = f.schedule(1), f.schedule(2)
 		own.LeaseNS, neighbor.LeaseNS = 0, 0 // they are times
-		return own, neighbor, r.windows["A"] != nil
+		return own, neighbor, r.cards[cardKey{uuid: "A"}].windows.used
 	}
 	for _, others := range []uint32{70, 50} { // slices enforce the shares, or budgets do
 		_, before, _ := schedules(probe.Obeyed, 0, others)

@@ -4,15 +4,67 @@ package arbiter
 
 import (
 	"math"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
+// share is a job's part of the time of its card.
+type share struct {
+	told  float64 // the gain by which slices were last set
+	roomy bool    // the same of [trial]: the slice of its only neighbor must be longer than the shortest
+	slice float64 // of each of its processes, in microseconds
+	// first says that its neighbors' slices are as short as they get, last that its own is.
+	first, last bool
+	// rest is how long it waits for its turn at most; 0: for as long as it is away.
+	rest time.Duration
+}
+
+// divide sets the slices of all jobs at once, for one job's gain changes everybody's slices, and
+// only if that is worth its price. On a card without time slices it sets windows.
+func (c *card) divide(p Params, now time.Time, mono int64) {
+	before, d, busy := make([]share, len(c.list)), c.slices(p), uint32(0)
+	for i, j := range c.list {
+		before[i] = j.share
+		j.told, j.roomy = j.gain, j.trial.longer
+		busy += j.Busy
+	}
+	if other := c.slices(p); worthIt(d.slices, other.slices) {
+		d = other
+	} else {
+		for i, j := range c.list {
+			j.share = before[i]
+		}
+	}
+	for i, j := range c.list {
+		j.slice = float64(d.slices[i])
+		j.first, j.last = d.othersAreBrief(c.list, i), d.isBrief(i)
+		if j.rest = 0; busy > 2 {
+			j.rest = time.Duration(d.rest[i]) * time.Microsecond
+		}
+	}
+	if c.unsliced {
+		c.setWindows(p, now, mono)
+	} else if c.windows.used {
+		c.endWindows()
+	}
+}
+
+// worthIt says whether other slices are worth the price of a change.
+func worthIt(before, after []uint32) bool {
+	for i := range before {
+		if math.Abs(math.Log(float64(after[i])/float64(before[i]))) > gainStep {
+			return true
+		}
+	}
+	return false
+}
+
 // division is how the time of a card is divided by slices.
 type division struct {
-	// slices are those of each process of each claim, in microseconds. They are in proportion
+	// slices are those of each process of each job, in microseconds. They are in proportion
 	// to the shares times the gains. One that waits for results has a long slice with a large
-	// gain, and ends it by itself; its neighbours have short ones, so that it begins soon.
+	// gain, and ends it by itself; its neighbors have short ones, so that it begins soon.
 	slices []uint32
 	// brief is how short the slice of each gets.
 	brief []float64
@@ -20,52 +72,55 @@ type division struct {
 	rest []float64
 }
 
-func divide(claims []Claim, p Params) division {
-	n := len(claims)
+func (c *card) slices(p Params) division {
+	jobs, n := c.list, len(c.list)
 	d := division{slices: make([]uint32, n), brief: make([]float64, n), rest: make([]float64, n)}
-	period, weights, cores, sum := float64(periodOf(claims, p)), weightsOf(claims), 0.0, 0.0
-	for i, c := range claims {
-		cores, sum = cores+float64(c.Cores), sum+weights[i]
+	period, weights, cores, sum := float64(c.period(p)), weightsOf(jobs), 0.0, 0.0
+	for i, j := range jobs {
+		cores, sum = cores+float64(j.Cores), sum+weights[i]
 	}
-	brief, turn := briefOf(claims, weights), 0.0
-	for i, c := range claims {
-		plain := float64(c.Cores) * period / max(1, cores) / float64(procs(c))
+	brief, turn := briefOf(jobs, weights), 0.0
+	for i, j := range jobs {
+		plain := float64(j.Cores) * period / max(1, cores) / j.procs
 		// Never so short that the card does nothing but switch.
-		d.brief[i] = min(plain, max(brief(c), float64(p.MinSlice)))
-		us := max(1, d.brief[i], weights[i]*period/max(1, sum)/float64(procs(c)))
+		d.brief[i] = min(plain, max(brief(j), float64(p.MinSlice)))
+		us := max(1, d.brief[i], weights[i]*period/max(1, sum)/j.procs)
 		d.slices[i] = uint32(us)
 	}
-	d.shorten(claims, longest(p))
-	for i, c := range claims {
-		turn += (float64(d.slices[i]) + switchUS + preemptUS) * float64(c.Busy)
+	d.shorten(jobs, longest(p))
+	for i, j := range jobs {
+		turn += (float64(d.slices[i]) + switchUS + preemptUS) * float64(j.Busy)
 	}
-	for i, c := range claims {
-		d.rest[i] = turn - (float64(d.slices[i])+preemptUS)*float64(c.Busy)
+	for i, j := range jobs {
+		d.rest[i] = turn - (float64(d.slices[i])+preemptUS)*float64(j.Busy)
 	}
 	return d
 }
 
 // shorten takes from the longest slice what a turn of all has too much, because others' could
 // not be shorter.
-func (d division) shorten(claims []Claim, most uint32) {
+func (d division) shorten(jobs []*job, most uint32) {
 	sum, longest := uint32(0), 0
-	for i, c := range claims {
-		sum += d.slices[i] * c.Busy
-		if d.slices[i]*c.Busy > d.slices[longest]*claims[longest].Busy {
+	if len(jobs) == 0 { // something else divides the card
+		return
+	}
+	for i, j := range jobs {
+		sum += d.slices[i] * j.Busy
+		if d.slices[i]*j.Busy > d.slices[longest]*jobs[longest].Busy {
 			longest = i
 		}
 	}
-	if busy := claims[longest].Busy; sum > most && busy > 0 {
+	if busy := jobs[longest].Busy; sum > most && busy > 0 {
 		d.slices[longest] -= min(d.slices[longest]/2, (sum-most)/busy)
 	}
 }
 
-// othersAreBrief says whether the slices of all busy neighbours of a job are as short as they
+// othersAreBrief says whether the slices of all busy neighbors of a job are as short as they
 // get.
-func (d division) othersAreBrief(claims []Claim, i int) bool {
+func (d division) othersAreBrief(jobs []*job, i int) bool {
 	others := false
-	for k, c := range claims {
-		if k == i || c.Busy == 0 {
+	for k, j := range jobs {
+		if k == i || j.Busy == 0 {
 			continue
 		}
 		if !d.isBrief(k) {
@@ -83,28 +138,28 @@ func (d division) isBrief(i int) bool {
 }
 
 // ahead is by how much, as a logarithm, the slices of a job of higher priority are longer:
-// its neighbours' slices then are as short as they get, until it has had more than its share.
+// its neighbors' slices then are as short as they get, until it has had more than its share.
 const ahead = 4.0
 
 // weightsOf are what the slices of jobs are in proportion to.
-func weightsOf(claims []Claim) []float64 {
+func weightsOf(jobs []*job) []float64 {
 	busy, top := uint32(0), math.MinInt
-	for _, c := range claims {
-		busy += c.Busy
+	for _, j := range jobs {
+		busy += j.Busy
 	}
 	// Beside one process alone short slices cost nothing while the job that they are for
 	// sleeps: nobody switches. Several would.
-	counts := func(c Claim) bool { return c.Busy > 0 || busy <= 1 }
-	for _, c := range claims {
-		if counts(c) {
-			top = max(top, rank(c.Priority))
+	counts := func(j *job) bool { return j.Busy > 0 || busy <= 1 }
+	for _, j := range jobs {
+		if counts(j) {
+			top = max(top, rank(j.Priority))
 		}
 	}
-	weights := make([]float64, len(claims))
-	for i, c := range claims {
-		weights[i] = float64(c.Cores)
-		if counts(c) {
-			weights[i] *= math.Exp(c.Gain + ahead*float64(rank(c.Priority)-top))
+	weights := make([]float64, len(jobs))
+	for i, j := range jobs {
+		weights[i] = float64(j.Cores)
+		if counts(j) {
+			weights[i] *= math.Exp(j.told + ahead*float64(rank(j.Priority)-top))
 		}
 	}
 	return weights
@@ -127,7 +182,7 @@ const (
 	// briefSlice is how short the slice of one process gets. Measured on an H100 beside
 	// inference of 1.3 ms a step: at 1000 us the inference does 70 % of what it does alone and
 	// the training 72, at 700 90 and 60, at 500 77 and 52: what the host launches for a step
-	// then does not fit between two turns (see [Claim.Fit]: hosts differ).
+	// then does not fit between two turns (see [trial]: hosts differ).
 	briefSlice = 750
 	roomySlice = 1400
 	// briefAmongSeveral is the same for several processes, which switch among themselves all
@@ -142,32 +197,32 @@ const (
 // their shares. With slices in proportion to the shares s, and o for all else in a round, a
 // job has f / (sum of all f + o) of the card, and f = s × keptOf × o / (1 - keptOf × sum of
 // all s).
-func briefOf(claims []Claim, weights []float64) func(Claim) float64 {
+func briefOf(jobs []*job, weights []float64) func(*job) float64 {
 	first, procsOfOthers, coresOfOthers := -1, 0.0, 0.0
-	for i, c := range claims {
-		if c.Busy == 0 {
+	for i, j := range jobs {
+		if j.Busy == 0 {
 			continue
 		}
-		procsOfOthers += float64(c.Busy)
-		coresOfOthers += float64(c.Cores)
-		if first < 0 || weights[i]*float64(claims[first].Cores) > weights[first]*float64(c.Cores) {
+		procsOfOthers += float64(j.Busy)
+		coresOfOthers += float64(j.Cores)
+		if first < 0 || weights[i]*float64(jobs[first].Cores) > weights[first]*float64(j.Cores) {
 			first = i
 		}
 	}
 	if first >= 0 {
-		procsOfOthers -= float64(claims[first].Busy)
-		coresOfOthers -= float64(claims[first].Cores)
+		procsOfOthers -= float64(jobs[first].Busy)
+		coresOfOthers -= float64(jobs[first].Cores)
 	}
 	o := procsOfOthers*preemptUS + (procsOfOthers+1)*switchUS + turnUS
 	left := max(1-keptOf, 1-keptOf*coresOfOthers/100)
-	return func(c Claim) float64 {
-		us := float64(c.Cores) / 100 * keptOf * o / left / float64(procs(c))
+	return func(j *job) float64 {
+		us := float64(j.Cores) / 100 * keptOf * o / left / j.procs
 		switch {
-		case procsOfOthers <= 1 && first >= 0 && claims[first].Roomy:
+		case procsOfOthers <= 1 && first >= 0 && jobs[first].roomy:
 			return max(us, roomySlice)
 		case procsOfOthers <= 1:
 			return max(us, briefSlice)
-		case first >= 0 && rank(c.Priority) < rank(claims[first].Priority):
+		case first >= 0 && rank(j.Priority) < rank(jobs[first].Priority):
 			return max(us, briefBelow)
 		}
 		return max(us, briefAmongSeveral)
@@ -177,21 +232,21 @@ func briefOf(claims []Claim, weights []float64) func(Claim) float64 {
 // periodOf is how long one turn of all jobs is, in microseconds: long enough for the
 // smallest slice, and for a good one of each busy process on the average, up to the longest
 // that is allowed. A switch between two contexts costs the same whatever the slice.
-func periodOf(claims []Claim, p Params) uint32 {
+func (c *card) period(p Params) uint32 {
 	cores, busy, most := uint64(0), uint64(0), uint64(longest(p))
-	for _, c := range claims {
-		cores += uint64(c.Cores)
-		busy += uint64(c.Busy)
+	for _, j := range c.list {
+		cores += uint64(j.Cores)
+		busy += uint64(j.Busy)
 	}
 	us := max(uint64(p.Period), busy*goodSlice)
-	if len(claims) > 0 && claims[0].Young {
+	if c.young {
 		us = busy * youngSlice
 	}
-	for _, c := range claims {
-		if c.Cores == 0 {
+	for _, j := range c.list {
+		if j.Cores == 0 {
 			return uint32(most)
 		}
-		us = max(us, (uint64(p.MinSlice)*cores*procs(c)+uint64(c.Cores)-1)/uint64(c.Cores))
+		us = max(us, (uint64(p.MinSlice)*cores*uint64(max(1, j.Busy))+uint64(j.Cores)-1)/uint64(j.Cores))
 	}
 	return uint32(min(us, most))
 }

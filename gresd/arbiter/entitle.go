@@ -5,43 +5,50 @@ package arbiter
 import (
 	"math"
 	"time"
-
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
-// balance is the rule by which jobs that compete for a card get what they are entitled to
+// entitle is the rule by which jobs that compete for a card get what they are entitled to
 // (docs/adr/0006). Slices in proportion to the shares do that only for jobs that use up their
 // slices. One whose host waits for results leaves the card at each wait, and then waits for
 // all others' slices. So what each job had is held against what it was entitled to, and the
 // logarithm of what its share is multiplied by, its gain, is the sum of the differences: who
-// lacks has longer slices, and its neighbours shorter ones, until it lacks nothing, or until
-// its neighbours' slices cannot be shorter. Nothing needs to be known of the work.
-type balance struct {
-	jobs  map[Key]*standing
-	cards map[gpu.UUID]contest
+// lacks has longer slices, and its neighbors shorter ones, until it lacks nothing, or until
+// its neighbors' slices cannot be shorter. Nothing needs to be known of the work. Jobs of which the
+// card's records do not tell what they had take no part: what a process measures of itself beside
+// others may be a third off.
+func (c *card) entitle() {
+	c.leaveOutIdle()
+	rivals := c.rivals()
+	if c.young = false; len(rivals) < 2 {
+		c.fade()
+		c.contest = contest{}
+		return
+	}
+	entitle(rivals)
+	if c.contest.rivals != len(rivals) {
+		c.contest = contest{rivals: len(rivals), unknown: unknown(rivals)}
+	}
+	if c.contest.looks++; c.contest.looks > firstLooks {
+		settle(rivals)
+	}
+	c.young = c.contest.unknown && c.contest.looks <= youngLooks
 }
 
 // contest is of jobs that compete for a card.
 type contest struct {
 	rivals int // how many
 	looks  int // for which they have been so many
-	// young says that nothing was known of them when they began to compete.
-	young bool
+	// unknown says that nothing was known of them when they began to compete.
+	unknown bool
 }
 
-// standing is how a job stands beside its neighbours.
+// standing is how a job stands beside its neighbors.
 type standing struct {
-	gain  float64 // logarithm
-	told  float64 // the gain by which slices were last set
-	roomy bool    // as told
-	part  float64 // of the card that it had lately
-	// first says that its neighbours' slices are as short as they get, last that its own is.
-	first, last bool
-	turn        float64 // how long its last turns were, in nanoseconds; 0: not known
-	slice       float64 // as told, in microseconds
-	trial       trial
-	// rest is how long it waits for its turn at most; 0: for as long as it is away.
-	rest time.Duration
+	gain     float64 // logarithm
+	part     float64 // of the card that it had lately
+	turn     float64 // how long its last turns were, in nanoseconds; 0: not known
+	entitled float64 // in the last poll, nanoseconds
+	trial    trial
 }
 
 const (
@@ -77,39 +84,8 @@ const (
 	partMemory = 500 * time.Millisecond
 )
 
-// update sets the gain of every claim. used is what each had: who is not told of by the card's
-// records takes no part, for what a process measures of itself beside others may be a third off.
-func (b *balance) update(claims []Claim, used []usage, g *gates, p Params) {
-	cards := map[gpu.UUID][]int{}
-	for i, c := range claims {
-		cards[c.Card] = append(cards[c.Card], i)
-	}
-	jobs, contests := map[Key]*standing{}, map[gpu.UUID]contest{}
-	for card, members := range cards {
-		if rivals := b.rivals(claims, members, used, g, jobs); len(rivals) > 1 {
-			entitle(rivals)
-			c := b.cards[card]
-			if c.rivals != len(rivals) {
-				c = contest{rivals: len(rivals), young: unknown(rivals)}
-			}
-			c.looks++
-			if contests[card] = c; c.looks > firstLooks {
-				settle(rivals)
-			}
-		} else {
-			rest(claims, members, used, jobs)
-		}
-		young := contests[card].young && contests[card].looks <= youngLooks
-		for _, i := range members {
-			claims[i].Young = young
-		}
-		b.tell(claims, members, p, jobs)
-	}
-	b.jobs, b.cards = jobs, contests
-}
-
 // unknown says that it is known of no job what it needs.
-func unknown(rivals []rivalry) bool {
+func unknown(rivals []*job) bool {
 	for _, r := range rivals {
 		if math.Abs(r.gain) > knownGain {
 			return false
@@ -118,72 +94,39 @@ func unknown(rivals []rivalry) bool {
 	return true
 }
 
-// rivals returns the jobs of a card that compete for it. What is known of its jobs goes into
-// jobs; one that sleeps keeps its gain.
-func (b *balance) rivals(claims []Claim, members []int, used []usage, g *gates, jobs map[Key]*standing) (list []rivalry) {
-	for _, i := range members {
-		s := b.jobs[claims[i].Key]
-		if s == nil {
-			s = &standing{}
-		}
-		jobs[claims[i].Key] = s
-		s.follow(used[i])
-		s.trial.look(used[i], s.first)
-		if u := used[i]; claims[i].Busy > 0 && u.span > 0 && u.exact && u.wants >= leastWanted {
-			list = append(list, rivalry{claims[i], u, s, g.open(claims[i].Key), 0})
+// rivals returns the jobs that compete for the card. One that sleeps keeps its gain.
+func (c *card) rivals() (list []*job) {
+	for _, j := range c.list {
+		j.follow(j.used)
+		j.trial.look(j.used, j.first)
+		if u := j.used; j.Busy > 0 && u.span > 0 && u.exact && u.wants >= leastWanted {
+			list = append(list, j)
 		}
 	}
 	return list
 }
 
-// rest lets the gains of jobs fade that do not compete.
-func rest(claims []Claim, members []int, used []usage, jobs map[Key]*standing) {
+// fade lets the gains of jobs fade that do not compete.
+func (c *card) fade() {
 	span := time.Duration(0)
-	for _, i := range members {
-		span = max(span, used[i].span)
+	for _, j := range c.list {
+		span = max(span, j.used.span)
 	}
-	for _, i := range members {
-		jobs[claims[i].Key].gain *= math.Exp(-float64(span) / float64(restFades))
-	}
-}
-
-// tell gives the claims of a card their gains: all at once, for one job's gain changes
-// everybody's slices, and only if that is worth its price.
-func (b *balance) tell(claims []Claim, members []int, p Params, jobs map[Key]*standing) {
-	told, due := make([]Claim, len(members)), make([]Claim, len(members))
-	for n, i := range members {
-		s := jobs[claims[i].Key]
-		told[n], due[n] = claims[i], claims[i]
-		told[n].Gain, due[n].Gain = s.told, s.gain
-		told[n].Roomy, due[n].Roomy = s.roomy, s.trial.longer
-	}
-	d := divide(told, p)
-	if other := divide(due, p); worthIt(d.slices, other.slices) {
-		d, told = other, due
-	}
-	several := busyProcs(told) > 2
-	for n, i := range members {
-		s := jobs[claims[i].Key]
-		s.told, s.roomy = told[n].Gain, told[n].Roomy
-		claims[i].Gain, claims[i].Roomy = s.told, s.roomy
-		s.slice = float64(d.slices[n])
-		s.first, s.last = d.othersAreBrief(told, n), d.isBrief(n)
-		if s.rest = 0; several {
-			s.rest = time.Duration(d.rest[n]) * time.Microsecond
-		}
+	for _, j := range c.list {
+		j.gain *= math.Exp(-float64(span) / float64(restFades))
 	}
 }
 
-// worked leaves out of what jobs had the time for which they did nothing there: at the end of
+// leaveOutIdle leaves out of what jobs had the time for which they did nothing there: at the end of
 // turns from which they were switched, which are about as long as their slices, and at the
 // begin of the others.
-func (b *balance) worked(claims []Claim, used []usage) {
-	for i, c := range claims {
-		u, s := &used[i], b.jobs[c.Key]
-		if !u.exact || u.turns == 0 || s == nil || s.slice == 0 {
+func (c *card) leaveOutIdle() {
+	for _, j := range c.list {
+		u := &j.used
+		if !u.exact || u.turns == 0 || j.slice == 0 {
 			continue
 		}
-		whole := min(1, u.ns/1000/float64(u.turns)/s.slice)
+		whole := min(1, u.ns/1000/float64(u.turns)/j.slice)
 		u.ns -= min(u.ns/2, float64(u.turns)*1000*(preemptUS*whole+beginUS*(1-whole)))
 	}
 }
@@ -201,7 +144,7 @@ func (s *standing) follow(u usage) {
 }
 
 // pace is the time in which the gain of a job grows by 1 where it lacks all.
-func (r rivalry) pace() time.Duration {
+func (r *job) pace() time.Duration {
 	if r.turn == 0 {
 		return slowBalance
 	}
@@ -209,31 +152,12 @@ func (r rivalry) pace() time.Duration {
 	return max(fastBalance, min(slowBalance, time.Duration(unsure*float64(surePart))))
 }
 
-// worthIt says whether other slices are worth the price of a change.
-func worthIt(before, after []uint32) bool {
-	for i := range before {
-		if math.Abs(math.Log(float64(after[i])/float64(before[i]))) > gainStep {
-			return true
-		}
-	}
-	return false
-}
-
 // leastWanted is the part of the time for which a job wants the card from which it competes for
 // it: one that has ended a moment ago still counts as busy.
 const leastWanted = 0.05
 
-// rivalry is a job that competes for a card, and what it is entitled to, in nanoseconds.
-type rivalry struct {
-	Claim
-	used usage
-	*standing
-	open     bool
-	entitled float64
-}
-
 // settle holds what jobs had against what they were entitled to.
-func settle(rivals []rivalry) {
+func settle(rivals []*job) {
 	mean, cores := 0.0, 0.0
 	for _, r := range rivals {
 		fade := math.Exp(-float64(r.used.span) / float64(partMemory))
@@ -241,7 +165,7 @@ func settle(rivals []rivalry) {
 		// In parts of its share. What is more than twice its share is not paid back.
 		lack := (r.entitled - r.used.ns) / (float64(r.Cores) / 100 * float64(r.used.span))
 		change := max(-1, lack) * float64(r.used.span) / float64(r.pace())
-		if limit, limited := limitOf(r.Claim); limited && !r.open && r.part > heldFrom*float64(limit)/100 {
+		if r.limited && !r.open && r.part > heldFrom*float64(r.limit)/100 {
 			change = min(change, -float64(r.used.span)/float64(heldPace))
 		}
 		if r.last { // shorter it cannot get
@@ -259,7 +183,7 @@ func settle(rivals []rivalry) {
 // nor to time for which it did not want the card; and whose neighbours' slices cannot be
 // shorter, to no more than it had: it has all that it can take. What one does not take is the
 // others', by their shares.
-func entitle(rivals []rivalry) {
+func entitle(rivals []*job) {
 	sum, weights, most := 0.0, make([]float64, len(rivals)), make([]float64, len(rivals))
 	for i, r := range rivals {
 		sum += r.used.ns
@@ -300,7 +224,7 @@ func fill(sum float64, weights, most []float64) []float64 {
 // weight is what a job's part is in proportion to: its share, for the time for which it wants
 // the card. That is while it has it, and while it waits for its turn: beside several others,
 // which all switch more often for it, for one turn of theirs each time at most.
-func (r rivalry) weight() float64 {
+func (r *job) weight() float64 {
 	waited := r.used.wants*float64(r.used.span) - r.used.ns
 	if r.rest > 0 { // one wait has begun in the look before, or goes on in the next
 		waited = min(waited, float64(r.used.turns+1)*float64(r.rest))
@@ -309,10 +233,10 @@ func (r rivalry) weight() float64 {
 }
 
 // most is what it may be entitled to at most.
-func (r rivalry) most() float64 {
+func (r *job) most() float64 {
 	most := math.Inf(1)
-	if limit, limited := limitOf(r.Claim); limited {
-		most = float64(limit) / 100 * float64(r.used.span)
+	if r.limited {
+		most = float64(r.limit) / 100 * float64(r.used.span)
 	}
 	if r.first {
 		most = min(most, r.used.ns)
@@ -320,9 +244,82 @@ func (r rivalry) most() float64 {
 	return most
 }
 
-func busyProcs(claims []Claim) (n uint32) {
-	for _, c := range claims {
-		n += c.Busy
-	}
-	return n
+// trial finds how long the slice of a job's only neighbour should be at least, where that is as
+// short as it gets. What the job's host launches until it waits either fits between two turns
+// of the neighbour, or it leaves the card in the midst of it and waits for one turn more.
+// Then a longer slice may serve both. Hosts differ, so it is tried: the length stays with
+// which the host waits more often, so does more.
+type trial struct {
+	longer bool    // what holds
+	trying bool    // since the last window
+	rate   float64 // waits a second with what was held before, or with what was found to be better
+	rests  int     // windows for which nothing is tried
+	pause  int     // for how many it is after the next trial
+
+	looks int // of this window; below 0: such as do not count
+	span  time.Duration
+	waits uint64
+	turns uint64
 }
+
+const (
+	// brokenFrom is how many turns a job needs for each wait from which its neighbour's slice
+	// seems too short. (PyTorch's inference needs 1.2 with any slice on an H100.)
+	brokenFrom = 1.45
+	// trialLooks are a window, and trialWaits is how often a host must wait in it to tell something.
+	// Nothing is tried for firstRests windows after a trial, after the next one twice as long, up to
+	// trialRests, unless the host waits less often than fallenTo of what it did.
+	trialLooks = 10
+	trialWaits = 40
+	firstRests = 2
+	trialRests = 20
+	fallenTo   = 0.75
+)
+
+// look adds a look at a job. brief says that its neighbours' slices are as short as they get.
+func (t *trial) look(u usage, brief bool) {
+	t.looks++
+	if !brief || t.looks <= 0 {
+		t.begin(min(t.looks, 0))
+		return
+	}
+	t.span, t.waits, t.turns = t.span+u.span, t.waits+u.waits, t.turns+u.turns
+	if t.looks < trialLooks {
+		return
+	}
+	rate := float64(t.waits) / t.span.Seconds()
+	broken := float64(t.turns) > brokenFrom*float64(t.waits)
+	told := t.waits >= trialWaits
+	t.begin(0)
+	switch {
+	case t.trying && rate < t.rate:
+		t.change()
+		t.rest()
+	case t.trying:
+		t.rate = rate
+		t.rest()
+	case t.rests > 0 && rate > fallenTo*t.rate:
+		t.rests--
+	case told && (broken || t.longer):
+		if t.rests > 0 { // the host does something else
+			t.pause = 0
+		}
+		t.change()
+		t.trying, t.rate = true, rate
+	}
+}
+
+// rest ends a trial.
+func (t *trial) rest() {
+	t.pause = max(firstRests, min(2*t.pause, trialRests))
+	t.trying, t.rests = false, t.pause
+}
+
+// change takes the other length. It is told after this look, so the next one shows both.
+func (t *trial) change() {
+	t.longer = !t.longer
+	t.begin(-1)
+}
+
+// begin begins a window.
+func (t *trial) begin(looks int) { t.looks, t.span, t.waits, t.turns = looks, 0, 0, 0 }

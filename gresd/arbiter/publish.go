@@ -5,7 +5,84 @@ package arbiter
 import (
 	"math"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
+
+// Work is what a job did on one card since this gresd first saw it there.
+type Work struct {
+	Busy bool // a process has work on the card now
+	// Idle is the time in which the job held its share and no process of it was
+	// busy.
+	Idle time.Duration
+	// Last is when it last gave a sign of work; zero: never.
+	Last time.Time
+	// Turns are those it was given; TakesTurns says that it was ever given one.
+	Turns      uint64
+	TakesTurns bool
+	// Bound is what keeps it from having more; "": nothing is known, or it has no work. Had is
+	// the part of the card's time that it had lately, where other jobs have work there, too;
+	// negative: not known. Deprived is for how long its neighbours have taken time that it is
+	// entitled to.
+	Bound    Bound
+	Had      float64
+	Deprived time.Duration
+}
+
+// longestLook bounds what one look can add to the idle time: a gresd that was
+// stopped for a while does not know what happened meanwhile.
+const longestLook = time.Second
+
+// worked is what a job did, and how that is known.
+type worked struct {
+	Work
+	bounds bounds
+	looked time.Time
+	known  bool // at the last poll
+}
+
+// note adds one poll of a job. known is false if something else holds the job at its share, or its
+// cache cannot be read.
+func (w *worked) note(known, busy bool, last, now time.Time) {
+	// Idle at both ends of the time between two polls.
+	if known && w.known && !busy && !w.Busy {
+		w.Idle += min(now.Sub(w.looked), longestLook)
+	}
+	w.looked, w.known = now, known
+	if known {
+		w.Busy = busy
+		if last.After(w.Last) {
+			w.Last = last
+		}
+	}
+}
+
+// publish writes the schedules into the grants, and adds what is known of the jobs' work.
+func (c *card) publish(r *Runner, works map[Key]Work, now time.Time) {
+	for _, j := range c.list {
+		j.note(j.readable, j.Busy > 0, j.sign, now)
+		s := j.schedule
+		if r.grants.SetSchedule(j.JobID, j.place, s) && s.Gate&libvgpu.GateWindow == 0 {
+			r.log.Debug("schedule", "job_id", j.JobID, "gpu_uuid", j.Card, "slice_us", s.SliceUS,
+				"gate", s.Gate, "busy_procs", s.BusyProcs, "others", s.Others)
+		}
+		w := &j.worked
+		w.Bound, w.Had, w.Deprived, w.Turns = "", -1, 0, j.given
+		w.TakesTurns = w.Turns > 0
+		switch {
+		case j.Busy == 0:
+			w.bounds = bounds{}
+		case !c.concurrent:
+			w.Bound = w.bounds.look(j.Claim, j.used, s.Others == 0)
+			if w.bounds.known {
+				w.Had, w.Deprived = w.bounds.had, w.bounds.deprived
+			}
+		}
+		if w.known {
+			works[j.Key] = w.Work
+		}
+	}
+}
 
 // Bound is what keeps a job from having more of a card than it has.
 type Bound string
