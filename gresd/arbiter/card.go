@@ -3,10 +3,9 @@
 // Package arbiter decides, many times a second, how the jobs of a card share
 // it, and publishes the decision in their grants.
 //
-// Between jobs the hardware divides by time slices: each process sets the slice
-// that its grant names. A slice only bounds a job while another one is busy, so
-// a hard job also has a gate, which holds it by a budget; the gate opens when
-// the slices of busy neighbors already hold it.
+// Between jobs the hardware divides by time slices: each process sets the slice that its grant
+// names. A slice only limits a job while its neighbors are busy, so a hard job also has a gate
+// with a budget. The gate opens when the slices of busy neighbors already enforce the share.
 //
 // All state of a card is in its [card]. A [Runner] polls the jobs and calls five methods of each
 // card, in this order:
@@ -17,7 +16,7 @@
 //	gate      whether a budget or a window delays the job's launches    (gate.go)
 //	publish   the schedules, and what is known of the jobs' work    (publish.go)
 //
-// A method reads what the methods before it have written, and what methods wrote in the last poll.
+// A method reads only results of the methods before it, and of the last poll.
 // The jobs of a card are sorted by their numbers.
 package arbiter
 
@@ -41,7 +40,7 @@ type Key struct {
 	Card  gpu.UUID
 }
 
-// Claim is what one job may have of one card, and what it does there now.
+// Claim is a job's request for one card, and its work there now.
 type Claim struct {
 	Key
 	Cores   uint32 // hundredths of the card
@@ -49,15 +48,15 @@ type Claim struct {
 	Ceiling uint32 // soft mode: hundredths; 0: none
 	Busy    uint32 // processes that have work on the card
 
-	// Priority is libvgpu.PrioNormal, …. It decides who waits for whom, never how
-	// much a job gets: while it has not had its share, the slices of jobs below it are short.
+	// Priority is libvgpu.PrioNormal, …. It decides only the order of waiting jobs. While a job lacks
+	// its share, the slices of jobs below it are short.
 	Priority uint32
-	// NoRecords says that the card does not tell what it had, so its own account must do.
+	// NoRecords: the card has no records of its time, so its own account must do.
 	NoRecords bool
-	// Kernel is the length of what the job launches, in nanoseconds; 0: not known.
+	// Kernel is the length of the job's launches, in nanoseconds; 0: unknown.
 	Kernel uint32
-	// Wants says that the job has launched work since the last poll, has some in flight, or a launch
-	// waits for its window.
+	// Wants: the job has launched work since the last poll, has some in flight, or a launch waits
+	// for its window.
 	Wants bool
 	// NoSlices: the card does not obey slices, or gresd has not tested it and the job reports that
 	// the driver refused a slice. The jobs of the card then have exclusive windows.
@@ -77,11 +76,12 @@ type job struct {
 	used  usage
 	place int // where the card is in the job's grant
 	poll  int // in which it was found
-	// limit is how much of the card it may have at most, procs the processes that its slice is divided by.
+	// limit is the job's maximum of the card, in hundredths. procs share its slice.
 	limit   uint32
 	limited bool
 	procs   float64
-	// others are the other jobs that have work on the card, and othersCores is what they may have of it.
+	// others is the number of other busy jobs of the card, and othersCores the sum of their
+	// shares.
 	others, othersCores uint32
 	sign                time.Time // last sign of work; zero: never
 	readable            bool      // its cache
@@ -100,7 +100,7 @@ type card struct {
 	jobs map[uint32]*job
 	list []*job // of this poll, sorted
 	poll int
-	// unsliced says that exclusive windows divide the card: several jobs work on it, and it has no slices.
+	// unsliced: exclusive windows divide the card. Several jobs work on it, and it has no slices.
 	unsliced bool
 
 	contest contest // entitle

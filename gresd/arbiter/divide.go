@@ -14,14 +14,14 @@ type share struct {
 	told  float64 // the gain by which slices were last set
 	roomy bool    // the same of [trial]: the slice of its only neighbor must be longer than the shortest
 	slice float64 // of each of its processes, in microseconds
-	// first says that its neighbors' slices are as short as they get, last that its own is.
+	// first: its neighbors' slices are as short as they get. last: its own slice is.
 	first, last bool
 	// rest is how long it waits for its turn at most; 0: for as long as it is away.
 	rest time.Duration
 }
 
-// divide sets the slices of all jobs at once, for one job's gain changes everybody's slices, and
-// only if that is worth its price. On a card without time slices it sets windows.
+// divide sets the slices of all jobs at once, because one job's gain changes all slices. It
+// changes them only if that is worth its price. On a card without time slices it sets windows.
 func (c *card) divide(p Params, now time.Time, mono int64) {
 	before, d, busy := make([]share, len(c.list)), c.slices(p), uint32(0)
 	for i, j := range c.list {
@@ -50,7 +50,7 @@ func (c *card) divide(p Params, now time.Time, mono int64) {
 	}
 }
 
-// worthIt says whether other slices are worth the price of a change.
+// worthIt reports whether a slice changes by more than gainStep.
 func worthIt(before, after []uint32) bool {
 	for i := range before {
 		if math.Abs(math.Log(float64(after[i])/float64(before[i]))) > gainStep {
@@ -68,7 +68,7 @@ type division struct {
 	slices []uint32
 	// brief is how short the slice of each gets.
 	brief []float64
-	// rest is what a turn of all takes beside a job's own slices: how long it waits at most.
+	// rest is a job's longest wait: a turn of all, less its own slices.
 	rest []float64
 }
 
@@ -115,7 +115,7 @@ func (d division) shorten(jobs []*job, most uint32) {
 	}
 }
 
-// othersAreBrief says whether the slices of all busy neighbors of a job are as short as they
+// othersAreBrief reports whether the slices of all busy neighbors of a job are as short as they
 // get.
 func (d division) othersAreBrief(jobs []*job, i int) bool {
 	others := false
@@ -131,17 +131,17 @@ func (d division) othersAreBrief(jobs []*job, i int) bool {
 	return others
 }
 
-// isBrief says whether a slice is about as short as it gets: a change of less than gainStep is
-// not made.
+// isBrief reports whether a slice is about as short as it gets. Changes below gainStep are not
+// made.
 func (d division) isBrief(i int) bool {
 	return float64(d.slices[i]) <= d.brief[i]*(1+gainStep)+1
 }
 
-// ahead is by how much, as a logarithm, the slices of a job of higher priority are longer:
-// its neighbors' slices then are as short as they get, until it has had more than its share.
+// ahead is added to the gain of a job for each step of priority. Its neighbors' slices then are as
+// short as they get, until it has had more than its share.
 const ahead = 4.0
 
-// weightsOf are what the slices of jobs are in proportion to.
+// weightsOf returns the weights of the jobs: slices are in proportion to them.
 func weightsOf(jobs []*job) []float64 {
 	busy, top := uint32(0), math.MinInt
 	for _, j := range jobs {
@@ -185,9 +185,8 @@ const (
 	// then does not fit between two turns (see [trial]: hosts differ).
 	briefSlice = 750
 	roomySlice = 1400
-	// briefAmongSeveral is the same for several processes, which switch among themselves all
-	// the time; and briefBelow for several that are below one of higher priority, whose own
-	// needs may be small.
+	// briefAmongSeveral is the same for several processes, which switch among themselves all the
+	// time. briefBelow is for several below a higher priority, because that job may need little.
 	briefAmongSeveral = 650
 	briefBelow        = 1000
 )
@@ -256,8 +255,8 @@ func (c *card) period(p Params) uint32 {
 // 3000, 92.1 at 1500).
 const goodSlice = 6000
 
-// youngSlice is the same where jobs have just begun to compete: 2 ms are what the driver sets, so
-// that one that waits for results waits no longer than without gresd.
+// youngSlice is the same for jobs that have just begun to compete. The driver sets 2 ms, so a job
+// that waits for results waits no longer than without gresd.
 const youngSlice = 2000
 
 // longest is the longest period.

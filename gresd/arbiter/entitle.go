@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// entitle is the rule by which jobs that compete for a card get what they are entitled to
-// (docs/adr/0006). Slices in proportion to the shares do that only for jobs that use up their
-// slices. One whose host waits for results leaves the card at each wait, and then waits for
-// all others' slices. So what each job had is held against what it was entitled to, and the
-// logarithm of what its share is multiplied by, its gain, is the sum of the differences: who
-// lacks has longer slices, and its neighbors shorter ones, until it lacks nothing, or until
-// its neighbors' slices cannot be shorter. Nothing needs to be known of the work. Jobs of which the
-// card's records do not tell what they had take no part: what a process measures of itself beside
-// others may be a third off.
+// entitle gives competing jobs their entitlements (docs/adr/0006). Slices in proportion to the
+// shares do that only for jobs that use up their slices. If a job's host waits for results, the
+// job leaves the card at each wait, and then waits for all others' slices. So gresd compares each
+// job's time with its entitlement. The gain, a logarithm, sums up the differences, and multiplies
+// the share. A job that lacks time has longer slices, and its neighbors have shorter ones, until
+// it lacks nothing, or its neighbors' slices cannot be shorter. Nothing needs to be known of the
+// work. Jobs without records of the card take no part: a process's own account can be a third off
+// next to others.
 func (c *card) entitle() {
 	c.leaveOutIdle()
 	rivals := c.rivals()
@@ -38,11 +37,11 @@ func (c *card) entitle() {
 type contest struct {
 	rivals int // how many
 	looks  int // for which they have been so many
-	// unknown says that nothing was known of them when they began to compete.
+	// unknown: nothing was known of them when they began to compete.
 	unknown bool
 }
 
-// standing is how a job stands beside its neighbors.
+// standing compares a job with its neighbors.
 type standing struct {
 	gain     float64 // logarithm
 	part     float64 // of the card that it had lately
@@ -84,7 +83,7 @@ const (
 	partMemory = 500 * time.Millisecond
 )
 
-// unknown says that it is known of no job what it needs.
+// unknown reports whether no job has a gain that shows its needs.
 func unknown(rivals []*job) bool {
 	for _, r := range rivals {
 		if math.Abs(r.gain) > knownGain {
@@ -117,9 +116,8 @@ func (c *card) fade() {
 	}
 }
 
-// leaveOutIdle leaves out of what jobs had the time for which they did nothing there: at the end of
-// turns from which they were switched, which are about as long as their slices, and at the
-// begin of the others.
+// leaveOutIdle subtracts from each job's time the parts without work: the end of turns as long as
+// its slice, from which the card switched it away, and the begin of other turns.
 func (c *card) leaveOutIdle() {
 	for _, j := range c.list {
 		u := &j.used
@@ -143,7 +141,7 @@ func (s *standing) follow(u usage) {
 	s.turn += (turn - s.turn) / turnLooks
 }
 
-// pace is the time in which the gain of a job grows by 1 where it lacks all.
+// pace is the time until the gain of a job that lacks all grows by 1.
 func (r *job) pace() time.Duration {
 	if r.turn == 0 {
 		return slowBalance
@@ -152,11 +150,11 @@ func (r *job) pace() time.Duration {
 	return max(fastBalance, min(slowBalance, time.Duration(unsure*float64(surePart))))
 }
 
-// leastWanted is the part of the time for which a job wants the card from which it competes for
-// it: one that has ended a moment ago still counts as busy.
+// A job competes for the card from this part of the time with or waiting for it. A job that has
+// just ended still counts as busy.
 const leastWanted = 0.05
 
-// settle holds what jobs had against what they were entitled to.
+// settle compares each job's time with its entitlement.
 func settle(rivals []*job) {
 	mean, cores := 0.0, 0.0
 	for _, r := range rivals {
@@ -179,10 +177,9 @@ func settle(rivals []*job) {
 	}
 }
 
-// entitle divides what all jobs had by their shares. None is entitled to more than its limit,
-// nor to time for which it did not want the card; and whose neighbours' slices cannot be
-// shorter, to no more than it had: it has all that it can take. What one does not take is the
-// others', by their shares.
+// entitle divides the time of all jobs by their shares. A job is entitled to no more than its
+// limit, and not to time without work. If its neighbors' slices cannot be shorter, it is entitled
+// to the time that it had, because it can take no more. The others have the rest, by their shares.
 func entitle(rivals []*job) {
 	sum, weights, most := 0.0, make([]float64, len(rivals)), make([]float64, len(rivals))
 	for i, r := range rivals {
@@ -221,9 +218,8 @@ func fill(sum float64, weights, most []float64) []float64 {
 	return parts
 }
 
-// weight is what a job's part is in proportion to: its share, for the time for which it wants
-// the card. That is while it has it, and while it waits for its turn: beside several others,
-// which all switch more often for it, for one turn of theirs each time at most.
+// weight is a job's share, times its part of the time with or waiting for the card. Next to
+// several others, which all switch more often for it, each wait counts at most one turn of theirs.
 func (r *job) weight() float64 {
 	waited := r.used.wants*float64(r.used.span) - r.used.ns
 	if r.rest > 0 { // one wait has begun in the look before, or goes on in the next
@@ -232,7 +228,7 @@ func (r *job) weight() float64 {
 	return float64(r.Cores) * max(0.001, min(1, (r.used.ns+waited)/float64(r.used.span)))
 }
 
-// most is what it may be entitled to at most.
+// most is the maximum of its entitlement.
 func (r *job) most() float64 {
 	most := math.Inf(1)
 	if r.limited {
@@ -244,10 +240,9 @@ func (r *job) most() float64 {
 	return most
 }
 
-// trial finds how long the slice of a job's only neighbour should be at least, where that is as
-// short as it gets. What the job's host launches until it waits either fits between two turns
-// of the neighbour, or it leaves the card in the midst of it and waits for one turn more.
-// Then a longer slice may serve both. Hosts differ, so it is tried: the length stays with
+// trial finds the shortest good slice for a job's only neighbor. The launches of the job's host up
+// to its next wait either fit between two turns of the neighbor, or the job waits for one turn
+// more. Then a longer slice may serve both. Hosts differ, so it is tried: the length stays with
 // which the host waits more often, so does more.
 type trial struct {
 	longer bool    // what holds

@@ -38,11 +38,11 @@ const (
 	leastLoad = 0.001
 )
 
-// gateState is what gate a job has.
+// gateState is the gate of a job.
 //
-// A gate opens where busy neighbors leave a job no more than its share. Busy is who
-// launches; one that launches little leaves most of its share, and a hard job must not
-// have that. So where a gate is open, what the job has is watched.
+// A gate opens if busy neighbors leave a job no more than its share. A job that launches counts as
+// busy. If it launches little, it leaves most of its share, and a hard job must not have that. So
+// gresd watches the use of jobs with open gates.
 type gateState struct {
 	bits  uint32    // of the gate, in the last poll
 	open  bool      // the budget does not hold the job
@@ -50,15 +50,15 @@ type gateState struct {
 	over  float64   // nanoseconds beyond the limit, while the gate was open
 	under float64   // nanoseconds that it lacked of it, while the gate was shut
 	shut  bool      // its neighbors leave it too much
-	// byLoads says that it was last opened because of its neighbors' loads. Work that is on its way may
-	// not be on the card: a job that had too much all the same is held until it lacks some.
+	// byLoads: it was last opened because of its neighbors' loads. Their work in flight may not be
+	// on the card. If the job then had too much, its gate stays shut until it lacks some.
 	byLoads  bool
 	openPart float64   // of the card that it had when it was open
 	opened   time.Time // for the first time
 	// Work on its way, and time, that both fade.
 	elapsed, time float64
-	// load is the part of the time in which its work was on the card lately, or waited
-	// there for others' slices; of several processes, at most all of it. 0: not known.
+	// load is the part of the time with its work on the card lately, or waiting there for others'
+	// slices. 0: unknown.
 	load  float64
 	lease uint64 // until when its open gate may count on neighbors
 }
@@ -87,12 +87,12 @@ func (c *card) gate(p Params, now time.Time, mono uint64) {
 	}
 }
 
-// measures says that a job's own account is known.
+// measures reports whether a job's own account is known.
 func (s *gateState) measures(now time.Time) bool {
 	return s.bits != 0 && now.Sub(s.since) >= knownFor
 }
 
-// watch looks at what a job had of the card. A gate that was shut opens again when the neighbors,
+// watch checks a job's use of the card. A gate that was shut opens again when the neighbors,
 // which are measured meanwhile, are on the card enough to hold the job.
 func (c *card) watch(j *job, now time.Time) {
 	s, used, limit := &j.gateState, j.used, j.limit
@@ -103,8 +103,8 @@ func (c *card) watch(j *job, now time.Time) {
 		// A neighbor that comes for a moment again and again is still the same.
 	case s.shut:
 		s.over = 0
-		// Whom neighbors leave too much has all of its limit. Less says that they do not,
-		// or that the job does not want more: no gate is needed.
+		// A job whose neighbors leave too much has all of its limit. If it has less, its gate can
+		// open.
 		if used.exact {
 			s.under = max(0, s.under+underPart*float64(limit)/100*float64(used.span)-used.ns)
 		}
@@ -139,8 +139,8 @@ func (s *gateState) mostOver(c Claim) float64 {
 // add up exactly, and loads are measured to a few points.
 const heldPart = 1.1
 
-// leavesTooMuch says that a job's neighbors are not on the card enough to hold it, or
-// that this is not known.
+// leavesTooMuch reports whether a job's neighbors use the card too little to enforce its share, or
+// this is unknown.
 func (c *card) leavesTooMuch(j *job, limit uint32) bool {
 	var list []rival
 	for _, other := range c.list {
@@ -177,15 +177,15 @@ func (j *job) remember(now time.Time) {
 	j.bits, j.open = j.schedule.Gate, j.schedule.Gate&libvgpu.GateBudget == 0
 }
 
-// An open gate may count on neighbors for leaseFor; it is told anew with less than
-// leaseLeft to go. A gresd that is started again is there sooner.
+// An open gate may count on neighbors for leaseFor. gresd renews the lease with less than
+// leaseLeft to go. A restarted gresd is there sooner.
 const (
 	leaseFor  = uint64(4 * time.Second)
 	leaseLeft = uint64(3 * time.Second)
 )
 
-// counts limits the time for which the gate of a job with a limit stays open because busy
-// neighbors hold it: should this gresd die, the neighbors may end unseen.
+// counts limits the time that a gate stays open because of busy neighbors: if this gresd dies,
+// nothing sees the end of the neighbors.
 func (j *job) counts(now uint64) {
 	s := &j.schedule
 	if !j.limited || s.Others == 0 || s.Gate&^libvgpu.GateMeasure != 0 {
@@ -199,18 +199,18 @@ func (j *job) counts(now uint64) {
 	s.LeaseNS = j.lease
 }
 
-// full is the sum of busy shares from which the hardware holds a hard job by
-// itself: 98 of 100, because shares need not add up exactly.
+// If busy shares sum to at least full, time slices alone enforce a hard limit: 98 of 100, because
+// shares need not add up exactly.
 const full = 98
 
-// budget says whether the budget must hold a job, and at how much of the card. others are busy, and
-// have busyCores with it.
+// budget reports whether the budget must enforce a job's limit. others are busy, and have
+// busyCores with it.
 func (j *job) budget(others, busyCores uint32, noSlices bool) (limit uint32, shut bool) {
 	if !j.limited {
 		return 0, false
 	}
-	// Beside busy neighbors the hardware gives cores/busyCores of the card.
-	// That is at most limit/full when the neighbors are enough, and take their part.
+	// Next to busy neighbors the hardware gives cores/busyCores of the card. This is at most
+	// limit/full if the neighbors are enough, and use their part.
 	held := others > 0 && !noSlices && !j.shut && uint64(j.Cores)*full <= uint64(j.limit)*uint64(busyCores)
 	return j.limit, !held
 }
@@ -245,7 +245,7 @@ func (c *card) setGates(p Params) {
 	}
 }
 
-// weigh sets a job's slice, and which part of the time for which its work is on the card is its own.
+// weigh sets a job's slice, and its own part of the time with its work on the card.
 func (c *card) weigh(i int, j *job, us []uint32, refused bool) {
 	s, sum := &j.schedule, 0.0
 	for k, other := range c.list {
@@ -270,7 +270,7 @@ func (c *card) weigh(i int, j *job, us []uint32, refused bool) {
 	}
 }
 
-// even says that no job goes before another one: their slices are about as their shares are.
+// even reports whether slices are about in proportion to the shares.
 func (c *card) even() bool {
 	least, most := math.Inf(1), 0.0
 	for i, w := range weightsOf(c.list) {
@@ -284,18 +284,18 @@ func (c *card) even() bool {
 // kernelsInSlice is so many that a kernel which begins in a slice usually ends in it.
 const kernelsInSlice = 2.5
 
-// holdKernels lengthens slices that budgets make needless, so that kernels run through:
-// what they cost is then simply the time that they took. Up to the longest period.
+// holdKernels lengthens slices if budgets enforce all shares. Kernels then run through, and their
+// cost is the time that they took. The longest period is the maximum.
 func (c *card) holdKernels(us []uint32, p Params) {
 	for i, j := range c.list {
 		us[i] = max(us[i], uint32(min(kernelsInSlice*float64(j.Kernel)/1000, float64(longest(p)))))
 	}
 }
 
-// weightSteps is how finely parts are told, so that not every look has something to tell.
+// weightSteps rounds published parts, so that few polls publish a change.
 const weightSteps = 100
 
-// rivalsOf are the busy neighbors of a job. What is not known of them is taken for all.
+// rivalsOf returns the busy neighbors of a job. An unknown load counts as 1.
 func (c *card) rivalsOf(i int, us []uint32) []rival {
 	var list []rival
 	for k, j := range c.list {
@@ -311,9 +311,9 @@ func (c *card) rivalsOf(i int, us []uint32) []rival {
 	return list
 }
 
-// measureRivals measures the neighbors of a job that is held because they leave it too
-// much, which may change, and of one whose kernels are longer than its slices: what these
-// cost is known only by when its neighbors are on the card.
+// measureRivals measures the neighbors of a job with a shut gate, because they may begin to use
+// their share. It also measures the neighbors of a job with kernels longer than its slices,
+// because the cost of such kernels depends on them.
 func (c *card) measureRivals(us []uint32) {
 	for i, j := range c.list {
 		if long := j.Kernel/1000 >= us[i]/2; j.schedule.Gate&libvgpu.GateBudget == 0 || j.Busy == 0 || !long && !j.shut {
@@ -336,10 +336,8 @@ type rival struct {
 // mostRivals are looked at one by one; of more, those with the longest slices.
 const mostRivals = 6
 
-// ownPart is the part that a job has, on the average, of the time for which its work is
-// on the card: slice ÷ (slice + slices of those who are there too). For rivals that are
-// always there that is the rule of the card; one that its budget holds, or that has
-// little work, is there for its load, whatever the job does.
+// ownPart is a job's average part of the time with its work on the card: slice ÷ (slice + slices
+// of the rivals there). A rival is there for the part load of the time, independently of the job.
 func ownPart(slice float64, rivals []rival) float64 {
 	slices.SortFunc(rivals, func(a, b rival) int { return int(b.slice - a.slice) })
 	sum := slice
@@ -372,7 +370,7 @@ const (
 	windowPeriod = 50000
 	// longestWindowPeriod bounds it where kernels are long.
 	longestWindowPeriod = 400000
-	// windowQueue is what a process may have in flight in a window.
+	// windowQueue limits the work in flight of a process in a window.
 	windowQueue = 2000
 )
 
@@ -389,8 +387,8 @@ func (j *job) gang() {
 	// The period is the same on all cards of the job: a window holds some of its kernels.
 	needed := kernelsPerWindow * uint64(j.Longest) / 1000 * 100 / uint64(max(1, s.Cores))
 	period := uint32(min(longestWindowPeriod, max(windowPeriod, needed)))
-	// Alone the job has the card in its window; beside busy neighbors its
-	// slices' part of it, and the window is longer for that.
+	// Alone, the job has the card in its window. Next to busy neighbors it has its slices' part,
+	// so the window is longer.
 	part := uint64(s.Cores)
 	if s.Others > 0 {
 		part = part * uint64(j.othersCores+j.Cores) / uint64(j.Cores)

@@ -9,21 +9,19 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// Work is what a job did on one card since this gresd first saw it there.
+// Work is a job's work on one card since this gresd first saw it there.
 type Work struct {
 	Busy bool // a process has work on the card now
-	// Idle is the time in which the job held its share and no process of it was
-	// busy.
+	// Idle is the time without a busy process of the job.
 	Idle time.Duration
 	// Last is when it last gave a sign of work; zero: never.
 	Last time.Time
-	// Turns are those it was given; TakesTurns says that it was ever given one.
+	// Turns counts its exclusive windows. TakesTurns: it has had one.
 	Turns      uint64
 	TakesTurns bool
-	// Bound is what keeps it from having more; "": nothing is known, or it has no work. Had is
-	// the part of the card's time that it had lately, where other jobs have work there, too;
-	// negative: not known. Deprived is for how long its neighbours have taken time that it is
-	// entitled to.
+	// Bound is its limit now; "": unknown, or it has no work. Had is its part of the card's time
+	// lately, next to other busy jobs; negative: unknown. Deprived is the time since its neighbors
+	// began to take time that it is entitled to.
 	Bound    Bound
 	Had      float64
 	Deprived time.Duration
@@ -33,7 +31,7 @@ type Work struct {
 // stopped for a while does not know what happened meanwhile.
 const longestLook = time.Second
 
-// worked is what a job did, and how that is known.
+// worked is a job's work, and the state behind it.
 type worked struct {
 	Work
 	bounds bounds
@@ -84,7 +82,7 @@ func (c *card) publish(r *Runner, works map[Key]Work, now time.Time) {
 	}
 }
 
-// Bound is what keeps a job from having more of a card than it has.
+// Bound names the reason why a job has no more of a card.
 type Bound string
 
 // Bounds.
@@ -99,15 +97,15 @@ const (
 	boundMemory = 2 * time.Second
 	// heldMemory is how long a launch that waited for the budget counts: it may wait for a while.
 	heldMemory = time.Second
-	// keptEnough is the part of what it would have alone under its share from which neighbours do
-	// not count as what bounds it; below keptLittle they take its time.
+	// Neighbors do not limit a job that keeps at least keptEnough of its time alone under its
+	// share. If it keeps less than keptLittle, they take its time.
 	keptEnough = 0.85
 	keptLittle = 0.6
 )
 
-// bounds follows what bounds a job on a card. Whether the job would have more without its
-// neighbours follows from the card's records: alone it would not wait for them, so of the time
-// for which it does not wait, it would have the same part of all time.
+// bounds follows what bounds a job on a card. The card's records show whether the job would have
+// more without its neighbors. Alone it would not wait for them, and would have the same part of
+// the time in which it does not wait.
 type bounds struct {
 	had, waited float64 // parts of the time; they fade
 	known       bool
@@ -115,7 +113,7 @@ type bounds struct {
 	deprived    time.Duration // for so long neighbours have taken its time
 }
 
-// look adds a look at a job that has work. lone says that no other job has work on the card.
+// look adds a poll of a busy job. lone: no other job has work on the card.
 func (b *bounds) look(c Claim, u usage, lone bool) Bound {
 	if b.held -= u.look; u.held {
 		b.held = heldMemory
@@ -145,7 +143,7 @@ func (b *bounds) look(c Claim, u usage, lone bool) Bound {
 	return b.bound(c)
 }
 
-// kept is the part that it has of what it would have alone under its share.
+// kept is the time that it has, as a part of its time alone under its share.
 func (b *bounds) kept(c Claim) float64 {
 	alone := b.had / max(0.01, 1-b.waited)
 	return b.had / max(0.001, min(alone, float64(c.Cores)/100))

@@ -28,9 +28,8 @@ type Grants interface {
 	SetSchedule(jobID uint32, card int, s libvgpu.Schedule) bool
 }
 
-// quickTick is about the time between two looks where jobs have windows: with 20 looks a second
-// a job of 30 that waits for results had up to 34.6 % beside one of 70 (simulated card), with
-// 60 no more than 32.0.
+// quickTick is about the time between two polls of a card with windows. With 20 polls a second, a
+// job of 30 that waits for results had up to 34.6 % (simulated card). With 60 it had at most 32.0.
 const quickTick = 15 * time.Millisecond
 
 // atOnce is how old a view of a job may be that somebody else had read: several look
@@ -53,7 +52,7 @@ type Runner struct {
 	work  atomic.Pointer[map[Key]Work] // published
 }
 
-// cardKey names the jobs of a card that one engine divides.
+// cardKey names a card and the engine that divides it. The jobs of each engine have a [card].
 type cardKey struct {
 	uuid       gpu.UUID
 	concurrent bool
@@ -69,13 +68,13 @@ func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logge
 	}
 }
 
-// Measure sets who tells how long processes had a card. It must be set before
-// [Runner.Run]; without, what processes say of themselves is all that is known.
+// Measure sets the source of the time that processes had a card. It must be set before
+// [Runner.Run]. Without it, only the processes' own accounts are known.
 func (r *Runner) Measure(times Times) { r.sampler.exact.times = times }
 
-// Except sets what says which jobs something else holds at their share, such as
-// an MPS server: they get neither slices nor gates, for the server's channels are
-// not theirs. It must be set before [Runner.Run].
+// Except sets the function that reports jobs whose share something else enforces, such as an MPS
+// server. These jobs get neither slices nor gates, because the server's channels are not theirs.
+// It must be set before [Runner.Run].
 func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 
 // Slices sets the function that returns the result of gresd's own test of a card. It must be set
@@ -225,7 +224,7 @@ func (r *Runner) card(part libvgpu.GrantCard) *card {
 	return c
 }
 
-// observe notes what a job is and does, and what it had since the last poll.
+// observe stores a job's claim, and its use since the last poll.
 func (c *card) observe(claim Claim, place int, act activity, readable bool) {
 	j := c.job(claim.Key)
 	j.Claim, j.place, j.used, j.sign, j.readable = claim, place, act.used, act.sign, readable
@@ -258,8 +257,8 @@ func (c *card) job(key Key) *job {
 	return j
 }
 
-// compare completes what is known of the jobs of this poll, and forgets all others. It says whether
-// several jobs work on the card.
+// compare completes the jobs of this poll with their neighbors, and forgets all other jobs. It
+// reports whether several jobs work on the card.
 func (c *card) compare() (contested bool) {
 	maps.DeleteFunc(c.jobs, func(_ uint32, j *job) bool { return j.poll != c.poll })
 	slices.SortFunc(c.list, func(a, b *job) int { return cmp.Compare(a.JobID, b.JobID) })

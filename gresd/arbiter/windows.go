@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// minWindow is the shortest window for which the period is stretched, in microseconds: a
-	// hand-over costs the card about 0.2 ms. shortestWindow is worth a hand-over, in nanoseconds.
+	// minWindow, in microseconds: the period grows until each window is this long. A hand-over
+	// costs the card about 0.2 ms. shortestWindow, in nanoseconds, is worth a hand-over.
 	minWindow      = 2000
 	shortestWindow = 500e3
 	// minWindowPeriod is the shortest period, in microseconds.
 	minWindowPeriod = 5000
-	// kernelsPerWindow is what a window holds at least of its job's kernels, so that a kernel that
-	// runs over its end is a small part of it. If the longest period is too short for that,
-	// windows hold longKernelsPerWindow.
+	// A window holds at least kernelsPerWindow of its job's kernels, so a kernel that runs over
+	// its end is a small part of it. If the longest period is too short, windows hold
+	// longKernelsPerWindow.
 	kernelsPerWindow     = 4
 	longKernelsPerWindow = 2
 	// longestExclusive is the longest period in microseconds: a job that waits for its window gives no
@@ -31,7 +31,7 @@ const (
 	wantsFor = 4 * time.Millisecond
 	// burstyFor is how long a job counts as one with pauses after it had one.
 	burstyFor = time.Second
-	// repaid is the part of what a job is due that is added to its next window.
+	// The next window of a job grows by this part of its due time.
 	repaid = 0.25
 	// debtMax limits what a job owes: it must come to the card again.
 	debtMax = float64(time.Second)
@@ -41,13 +41,13 @@ const (
 	leastQueue     = 500
 	// closedPeriods are the periods after which a job without a window has one, if gresd is gone by then.
 	closedPeriods = 8
-	// longKernel is the length from which kernels of a limited job do not begin in another's window.
+	// Longer kernels of a limited job do not begin in the window of another job.
 	longKernel = 4 * time.Millisecond
 )
 
 // windows divides the time of a card without time slices: one job at a time may launch, each in
-// its window of every period. The lengths follow the shares. What a job had too much, because its
-// kernels ran over the end, is taken from its next windows.
+// its window of every period. The lengths follow the shares. If kernels run over the end of a
+// window, the next windows of their job are shorter.
 type windows struct {
 	used   bool      // the card is divided by windows
 	begin  int64     // of the first period with these lengths, CLOCK_MONOTONIC
@@ -74,7 +74,7 @@ func (c *card) endWindows() {
 	}
 }
 
-// setWindows sets the windows of the jobs that want the card.
+// setWindows compares the jobs with their shares at the end of each period, and sets new windows.
 func (c *card) setWindows(p Params, now time.Time, mono int64) {
 	w := &c.windows
 	wanting, changed := c.wanting(now)
@@ -93,7 +93,7 @@ func (c *card) setWindows(p Params, now time.Time, mono int64) {
 	w.period = c.layOut(wanting, p, now)
 }
 
-// wanting returns the jobs that want the card, and whether they are others than before.
+// wanting returns the jobs with work for the card, and whether this list has changed.
 func (c *card) wanting(now time.Time) (wanting []*job, changed bool) {
 	for _, j := range c.list {
 		j.did += j.used.ns
@@ -108,8 +108,8 @@ func (c *card) wanting(now time.Time) (wanting []*job, changed bool) {
 	return wanting, changed
 }
 
-// settle compares what the jobs had with their shares. Time in which nobody worked counts for those
-// that left their windows unused.
+// settle compares what the jobs had with their shares. Idle time of the card counts for the jobs
+// with unused windows.
 func (c *card) settle(span float64, passed uint64) {
 	idle, gaps, cores, period := span, 0.0, 0.0, float64(c.windows.period)
 	gap := func(j *job) float64 { return max(0, j.length/period*span-j.did) }
@@ -129,8 +129,8 @@ func (c *card) settle(span float64, passed uint64) {
 	}
 }
 
-// layOut sets the windows of the jobs that want the card, one after the other, and returns the period. A
-// window holds whole kernels, if they are long.
+// layOut sets the windows, one after the other, and returns the period. If kernels are long, a
+// window holds whole kernels.
 func (c *card) layOut(wanting []*job, p Params, now time.Time) int64 {
 	cores := uint32(0)
 	for _, j := range wanting {
@@ -160,7 +160,7 @@ func (c *card) layOut(wanting []*job, p Params, now time.Time) int64 {
 	return int64(begin)
 }
 
-// bursty says whether somebody waits for a job's results, or for a job of lower priority.
+// bursty reports whether a job has pauses, or the priorities differ: the period is short then.
 func bursty(wanting []*job, now time.Time) bool {
 	return slices.ContainsFunc(wanting, func(j *job) bool {
 		return now.Sub(j.paused) < burstyFor || rank(j.Priority) != rank(wanting[0].Priority)
@@ -184,9 +184,9 @@ func windowPeriodOf(wanting []*job, cores uint32, bursty bool, p Params) uint32 
 	return uint32(min(most, max(needed, minWindowPeriod, 2*minWindow*uint64(len(wanting)))))
 }
 
-// overlaps says whether a job may not begin at once in another's window, although it wants nothing
-// now: its kernels would run for long beside the other's, and the budget would be charged all of
-// that. A job that its budget delays waits for its window, too.
+// overlaps reports whether a job needs a window although it wants nothing now: a limited job with
+// long kernels. Its kernels would overlap another job's window for long, and the budget would be
+// charged for all of that time.
 func overlaps(j *job) bool {
 	return j.limited && j.limit < 100 && time.Duration(j.Kernel) > longKernel
 }
