@@ -10,11 +10,11 @@
 // All state of a card is in its [card]. A [Runner] polls the jobs and calls five methods of each
 // card, in this order:
 //
-//	observe   what each job is, does and had    (sampler.go, exact.go)
-//	entitle   what it ought to have had, and by how much its slices are to change    (entitle.go)
-//	divide    slices, or exclusive windows on a card without time slices    (divide.go, windows.go)
-//	gate      whether a budget or a window delays the job's launches    (gate.go)
-//	publish   the schedules, and what is known of the jobs' work    (publish.go)
+//	observe   what each job is, does and had (sampler.go, exact.go).
+//	entitle   the entitlement of each job, and the change of its slice (entitle.go).
+//	divide    slices, or exclusive windows on a card without time slices (divide.go, windows.go).
+//	gate      budgets and windows that delay launches (gate.go).
+//	publish   schedules, and the work of each job (publish.go).
 //
 // A method reads only results of the methods before it, and of the last poll.
 // The jobs of a card are sorted by their numbers.
@@ -75,7 +75,7 @@ type job struct {
 	Claim // observe
 	used  usage
 	place int // where the card is in the job's grant
-	poll  int // in which it was found
+	poll  int // number of the last poll with this job
 	// limit is the job's maximum of the card, in hundredths. procs share its slice.
 	limit   uint32
 	limited bool

@@ -11,7 +11,7 @@ import (
 
 // share is a job's part of the time of its card.
 type share struct {
-	told  float64 // the gain by which slices were last set
+	told  float64 // the gain of the slices in force
 	roomy bool    // the same of [trial]: the slice of its only neighbor must be longer than the shortest
 	slice float64 // of each of its processes, in microseconds
 	// first: its neighbors' slices are as short as they get. last: its own slice is.
@@ -62,9 +62,9 @@ func worthIt(before, after []uint32) bool {
 
 // division is how the time of a card is divided by slices.
 type division struct {
-	// slices are those of each process of each job, in microseconds. They are in proportion
-	// to the shares times the gains. One that waits for results has a long slice with a large
-	// gain, and ends it by itself; its neighbors have short ones, so that it begins soon.
+	// slices has the slice of each process of a job, in microseconds. They are in proportion to the
+	// shares times the gains. One that waits for results has a long slice with a large gain, and ends
+	// it by itself; its neighbors have short ones, so that it begins soon.
 	slices []uint32
 	// brief is how short the slice of each gets.
 	brief []float64
@@ -147,8 +147,8 @@ func weightsOf(jobs []*job) []float64 {
 	for _, j := range jobs {
 		busy += j.Busy
 	}
-	// Beside one process alone short slices cost nothing while the job that they are for
-	// sleeps: nobody switches. Several would.
+	// Next to a single process, short slices for a job that sleeps cost nothing, because the card does
+	// not switch. Several processes would.
 	counts := func(j *job) bool { return j.Busy > 0 || busy <= 1 }
 	for _, j := range jobs {
 		if counts(j) {
@@ -165,9 +165,9 @@ func weightsOf(jobs []*job) []float64 {
 	return weights
 }
 
-// What a turn costs beside what it is for, in microseconds (measured on an H100): the card is
-// nobody's while it switches, a process that is switched from with work to do stays on it a while
-// longer, and one that comes back after it had none does nothing there for a while.
+// The costs of a turn in microseconds (measured on an H100): the card serves no process during a
+// switch. A process with work stays on the card for some time after its slice. A process that had
+// no work does nothing at first.
 const (
 	switchUS  = 83
 	beginUS   = 80
@@ -179,10 +179,10 @@ const (
 	// another one, should that use turns of turnUS.
 	keptOf = 0.8
 	turnUS = 350
-	// briefSlice is how short the slice of one process gets. Measured on an H100 beside
-	// inference of 1.3 ms a step: at 1000 us the inference does 70 % of what it does alone and
-	// the training 72, at 700 90 and 60, at 500 77 and 52: what the host launches for a step
-	// then does not fit between two turns (see [trial]: hosts differ).
+	// briefSlice is how short the slice of one process gets. Measured on an H100 for a training next
+	// to inference of 1.3 ms a step, in percent of solo work: at 1000 us 72 and 70, at 700 us 60 and
+	// 90, at 500 us 52 and 77. The launches of a step then do not fit between two turns (see [trial]:
+	// hosts differ).
 	briefSlice = 750
 	roomySlice = 1400
 	// briefAmongSeveral is the same for several processes, which switch among themselves all the
@@ -191,11 +191,10 @@ const (
 	briefBelow        = 1000
 )
 
-// briefOf returns how short the slices of jobs get beside the one that has most for its
-// share, in microseconds: so that turns of that and switches leave them the part keptOf of
-// their shares. With slices in proportion to the shares s, and o for all else in a round, a
-// job has f / (sum of all f + o) of the card, and f = s × keptOf × o / (1 - keptOf × sum of
-// all s).
+// briefOf returns the shortest slices of jobs in microseconds. Next to the job with the most
+// weight for its share, they leave each job the part keptOf of its share. With slices in
+// proportion to the shares s, and o for all else in a round, a job has f / (sum of all f + o) of
+// the card, and f = s × keptOf × o / (1 - keptOf × sum of all s).
 func briefOf(jobs []*job, weights []float64) func(*job) float64 {
 	first, procsOfOthers, coresOfOthers := -1, 0.0, 0.0
 	for i, j := range jobs {
@@ -250,9 +249,8 @@ func (c *card) period(p Params) uint32 {
 	return uint32(min(us, most))
 }
 
-// goodSlice is the slice from which switching costs less than 3 % of the card, in
-// microseconds (measured on an H200: 96.9 % of solo work are left at 6000, 95.2 at
-// 3000, 92.1 at 1500).
+// With goodSlice, in microseconds, switches cost about 3 % of the card. An H200 did 96.9 % of solo
+// work at 6000, 95.2 at 3000, 92.1 at 1500.
 const goodSlice = 6000
 
 // youngSlice is the same for jobs that have just begun to compete. The driver sets 2 ms, so a job

@@ -36,7 +36,7 @@ func (c *card) entitle() {
 // contest is of jobs that compete for a card.
 type contest struct {
 	rivals int // how many
-	looks  int // for which they have been so many
+	looks  int // polls with so many rivals
 	// unknown: nothing was known of them when they began to compete.
 	unknown bool
 }
@@ -51,23 +51,21 @@ type standing struct {
 }
 
 const (
-	// A gain grows by 1 in the time in which a job lacks all of what it is entitled to. What a
-	// job had in a look is known to one of its turns, as it depends on where in a turn the look
-	// falls. So that time is surePart times its turn, in parts of what it was entitled to in
-	// the look, within these bounds.
+	// A gain grows by 1 in a certain time if a job gets nothing of its entitlement. A job's use in a
+	// poll has an error of up to one turn, because polls and turns are not aligned. So that time is
+	// surePart times its turn, divided by its entitlement in the poll, within these bounds.
 	surePart    = time.Second
 	fastBalance = 75 * time.Millisecond
 	slowBalance = 400 * time.Millisecond
-	turnLooks   = 3 // of which its turn is a mean
-	// firstLooks are those of a contest that do not count: programs that start together do not
-	// begin together.
+	turnLooks   = 3 // that a mean turn covers
+	// The first polls of a contest do not count, because programs do not begin at the same moment.
 	firstLooks = 5
 	// fades is how fast a gain is forgotten that nothing renews, and restFades how fast while
 	// jobs do not compete: other work than before may come after a pause. A request comes sooner.
 	fades     = 20 * time.Second
 	restFades = 3 * time.Second
-	// heldFrom is the part of its limit from which a job that its budget holds counts as one
-	// that has all of it. It needs no longer slices for that: its gain falls, by 1 in heldPace.
+	// If a budget throttles a job that has this part of its limit, the job needs no longer slices. Its
+	// gain falls, by 1 in heldPace.
 	heldFrom = 0.97
 	heldPace = time.Second
 	// mostGain bounds the logarithm.
@@ -75,8 +73,8 @@ const (
 	// gainStep is a change of slices that is worth its price: the card loses about 0.4 ms
 	// to each (measured on an H200: 15 a second cost 1 % of it).
 	gainStep = 0.1
-	// knownGain is the gain from which it is known what a job needs. Slices are short in the
-	// first youngLooks of jobs of which nothing is known.
+	// A gain above knownGain shows a job's needs. While nothing is known, slices are short for
+	// youngLooks polls.
 	knownGain  = 0.3
 	youngLooks = 8
 	// partMemory is how long what a job had counts in its part.
@@ -116,8 +114,8 @@ func (c *card) fade() {
 	}
 }
 
-// leaveOutIdle subtracts from each job's time the parts without work: the end of turns as long as
-// its slice, from which the card switched it away, and the begin of other turns.
+// leaveOutIdle subtracts the parts without work from each job's time. If a turn is as long as the
+// slice, this is its end, else its beginning.
 func (c *card) leaveOutIdle() {
 	for _, j := range c.list {
 		u := &j.used
@@ -160,7 +158,7 @@ func settle(rivals []*job) {
 	for _, r := range rivals {
 		fade := math.Exp(-float64(r.used.span) / float64(partMemory))
 		r.part = r.part*fade + r.used.ns/float64(r.used.span)*(1-fade)
-		// In parts of its share. What is more than twice its share is not paid back.
+		// In parts of its share. Use above twice its share is not paid back.
 		lack := (r.entitled - r.used.ns) / (float64(r.Cores) / 100 * float64(r.used.span))
 		change := max(-1, lack) * float64(r.used.span) / float64(r.pace())
 		if r.limited && !r.open && r.part > heldFrom*float64(r.limit)/100 {
@@ -242,13 +240,13 @@ func (r *job) most() float64 {
 
 // trial finds the shortest good slice for a job's only neighbor. The launches of the job's host up
 // to its next wait either fit between two turns of the neighbor, or the job waits for one turn
-// more. Then a longer slice may serve both. Hosts differ, so it is tried: the length stays with
-// which the host waits more often, so does more.
+// more. Then a longer slice may serve both. Hosts differ, so gresd tries both lengths, and keeps
+// the length with more waits, so with more steps.
 type trial struct {
 	longer bool    // what holds
 	trying bool    // since the last window
-	rate   float64 // waits a second with what was held before, or with what was found to be better
-	rests  int     // windows for which nothing is tried
+	rate   float64 // waits a second with the better length so far
+	rests  int     // windows without a trial
 	pause  int     // for how many it is after the next trial
 
 	looks int // of this window; below 0: such as do not count
@@ -258,8 +256,8 @@ type trial struct {
 }
 
 const (
-	// brokenFrom is how many turns a job needs for each wait from which its neighbour's slice
-	// seems too short. (PyTorch's inference needs 1.2 with any slice on an H100.)
+	// If a job needs brokenFrom turns or more for each wait, its neighbor's slice seems too short.
+	// (PyTorch's inference needs 1.2 with any slice on an H100.)
 	brokenFrom = 1.45
 	// trialLooks are a window, and trialWaits is how often a host must wait in it to tell something.
 	// Nothing is tried for firstRests windows after a trial, after the next one twice as long, up to
@@ -271,7 +269,7 @@ const (
 	fallenTo   = 0.75
 )
 
-// look adds a look at a job. brief says that its neighbours' slices are as short as they get.
+// look adds a poll of a job. brief: its neighbors' slices are as short as they get.
 func (t *trial) look(u usage, brief bool) {
 	t.looks++
 	if !brief || t.looks <= 0 {

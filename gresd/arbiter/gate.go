@@ -16,12 +16,11 @@ const (
 	mostOver    = 60 * time.Millisecond
 	turnsOver   = 8
 	kernelsOver = 10
-	// overPart and overPoints are what is not counted as beyond it: shares that need
-	// not add up exactly, and switches. What it did not take before is not counted
-	// either, up to mostMadeGood.
+	// overPart and overPoints are tolerances above the limit: shares need not add up exactly, and
+	// switches cost time. A job may also make up for unused time, up to mostMadeGood.
 	overPart   = 1.04
 	overPoints = 0.01
-	// mostMadeGood bounds, as time in which it took nothing, what a job may make good.
+	// mostMadeGood limits the unused time that a job may make up for.
 	mostMadeGood = 500 * time.Millisecond
 	// mostUnder is the time of a card that a job may lack while its gate is shut because
 	// of its neighbors, beyond what underPart leaves out.
@@ -29,12 +28,12 @@ const (
 	underPart = 0.97
 	// loadMemory is how long work counts in a load: some of the longest kernels.
 	loadMemory = time.Second
-	// beginFor is how long what a job has does not count after its gate opened for the first
-	// time: those who start together do not begin together.
+	// After a job's gate opened for the first time, its use does not count for beginFor, because
+	// programs do not begin at the same moment.
 	beginFor = 150 * time.Millisecond
-	// knownFor is how long launches must be measured for what they say to count.
+	// Launches must be measured for knownFor before their time counts.
 	knownFor = 500 * time.Millisecond
-	// leastLoad is what a job without work has: 0 would say that nothing is known.
+	// leastLoad is the load of a job without work, because 0 means unknown.
 	leastLoad = 0.001
 )
 
@@ -330,7 +329,7 @@ func (c *card) measureRivals(us []uint32) {
 // rival is a job that a job may meet on the card.
 type rival struct {
 	slice float64 // of its processes together
-	load  float64 // part of the time in which it is there
+	load  float64 // part of the time with its work on the card
 }
 
 // mostRivals are looked at one by one; of more, those with the longest slices.
@@ -374,11 +373,10 @@ const (
 	windowQueue = 2000
 )
 
-// gang replaces the budget of a job with several cards by windows, open at
-// the same moments on all of them. Its processes wait for each other with a kernel
-// on the card (NCCL): budgets that run dry at different moments would make each
-// pay for the others' pauses, and one held at 50 % does 17 % of its work
-// (measured: two H200, all-reduces in a loop).
+// gang replaces the budget of a job with several cards by windows, open at the same moments on all
+// of them. Its processes wait for each other with a kernel on the card (NCCL). If budgets ran dry
+// at different moments, each process would pay for the others' pauses: at 50 %, a job did 17 % of
+// its work (two H200, all-reduces in a loop).
 func (j *job) gang() {
 	s := &j.schedule
 	if j.Cards < 2 || s.Gate != libvgpu.GateBudget || j.Cores == 0 {

@@ -105,7 +105,7 @@ const (
 
 // bounds follows what bounds a job on a card. The card's records show whether the job would have
 // more without its neighbors. Alone it would not wait for them, and would have the same part of
-// the time in which it does not wait.
+// the remaining time.
 type bounds struct {
 	had, waited float64 // parts of the time; they fade
 	known       bool

@@ -20,7 +20,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// Grants is what the runner needs of the open grants of the node.
+// Grants gives access to the open grants of the node.
 type Grants interface {
 	Open() []uint32 // sorted
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
@@ -32,8 +32,8 @@ type Grants interface {
 // job of 30 that waits for results had up to 34.6 % (simulated card). With 60 it had at most 32.0.
 const quickTick = 15 * time.Millisecond
 
-// atOnce is how old a view of a job may be that somebody else had read: several look
-// at the same moments.
+// A view of a job that another reader had read may be this old, because several read at the same
+// moments.
 const atOnce = 5 * time.Millisecond
 
 // Runner polls the open grants, again and again, and divides their cards.
@@ -92,7 +92,8 @@ func (r *Runner) Work(key Key) (Work, bool) {
 	return w, known
 }
 
-// Wake tells the runner that jobs have come or gone, or are held by others than before. It never blocks.
+// Wake starts a poll, because jobs have come or gone, or their engine has changed. It never
+// blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
 
 // Run looks at the jobs at every tick, more often if they have windows, and sleeps while
@@ -290,9 +291,8 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// look returns what a job does. A cache that cannot be read, because its owner
-// cut it or wrote over it, shows nothing: the job then counts as idle, its gate
-// stays shut and its slice stays its share.
+// look returns what a job does. If a cache cannot be read, because its owner cut it or wrote over
+// it, the job counts as idle. Its gate then stays shut and its slice stays its share.
 func (r *Runner) look(job uint32, cards []libvgpu.GrantCard, now time.Time) (acts []activity, asleep bool) {
 	view, err := r.grants.Cache(job, atOnce)
 	if err == nil && len(view.Cards) == len(cards) {

@@ -271,6 +271,36 @@ func TestLongKernelsUnderABudgetDoNotBeginInAnothersWindow(t *testing.T) {
 	}
 }
 
+// If one job is above another in priority, it does not wait for a long period.
+func TestPrioritiesHaveShortPeriods(t *testing.T) {
+	for _, c := range []struct {
+		first Claim
+		want  uint32
+	}{{claim(1, 50, soft, 1), 50000}, {high(claim(1, 50, soft, 1)), 8000}, {low(claim(1, 50, soft, 1)), 8000}} {
+		if got := windowsOf(wants(c.first), wants(claim(2, 50, soft, 1)))[c.first.Key].Window.PeriodUS; got != c.want {
+			t.Errorf("priority %d: a period of %d us, want %d", c.first.Priority, got, c.want)
+		}
+	}
+}
+
+// A job that had far too much has no window, and if gresd dies it has one after eight periods.
+func TestAJobInDebtHasNoWindowForNow(t *testing.T) {
+	var c card
+	begin, period := int64(1e12), 50*ms
+	for i, used := range []float64{0, 300e6} {
+		a, b := noSlices(wants(claim(1, 30, soft, 1))), wants(claim(2, 70, soft, 1))
+		c.found([]Claim{a, b}, []usage{{ns: used}, {}})
+		c.setWindows(params, time.Unix(0, begin+int64(i)*period), begin+int64(i)*period)
+	}
+	first, second := c.windowOf(c.list[0]).Window, c.windowOf(c.list[1]).Window
+	if wait := int64(first.BeginNS) - begin - 2*period; wait < 2*period || wait > 8*period || first.LengthUS == 0 || first.PeriodUS > 8*50000 {
+		t.Errorf("%+v: its window begins in %d us", first, wait/1000)
+	}
+	if second.LengthUS != 35000+8750 { // its share, and a quarter of the most that it can be due
+		t.Errorf("the other's window: %+v", second)
+	}
+}
+
 // Windows divide the whole card. If a job may not have its whole window, its budget enforces its limit.
 func TestGatesOfWindows(t *testing.T) {
 	window := libvgpu.GateWindow
