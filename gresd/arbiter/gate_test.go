@@ -36,12 +36,21 @@ func TestOwnPart(t *testing.T) {
 	}
 }
 
+// pollGates divides a card of jobs without gains.
+func pollGates(c *card, claims []Claim, used []usage, now time.Time) map[Key]libvgpu.Schedule {
+	c.found(claims, used)
+	c.divide(params, now, 0)
+	c.gate(params, now, 0)
+	return c.plan()
+}
+
 // openGates plays looks at two jobs, of which the first has the part of the card that had
 // says while its gate is open, and the second is on the card for the part load. It counts
 // the looks for which the first one's gate was shut.
-func openGates(g *gates, first Claim, exact bool, looks int, had, load func(look int) float64) (shut, firstShut int) {
+func openGates(first Claim, exact bool, looks int, had, load func(look int) float64) (shut, firstShut int) {
 	const tick = 50 * time.Millisecond
 	start, firstShut := time.Now(), -1
+	var c card
 	var plan map[Key]libvgpu.Schedule
 	for i := range looks {
 		now := start.Add(time.Duration(i) * tick)
@@ -53,14 +62,12 @@ func openGates(g *gates, first Claim, exact bool, looks int, had, load func(look
 		if plan[claims[1].Key].Gate != 0 { // it measures
 			used[1].elapsed = load(i) * float64(tick)
 		}
-		g.update(claims, used, now)
-		plan = Plan(claims, params)
+		plan = pollGates(&c, claims, used, now)
 		if plan[claims[0].Key].Gate&libvgpu.GateBudget != 0 {
 			if shut++; firstShut < 0 {
 				firstShut = i
 			}
 		}
-		g.note(plan, now)
 	}
 	return shut, firstShut
 }
@@ -101,7 +108,7 @@ func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
 		{"one that waits for its results, beside another", claim(1, 30, hard, 1), true, until(second, 0.8, 0.26), until(second, 0.1, 0.85), 3, second / 2, 2 * second},
 		{"a job that has little work by now", claim(1, 30, hard, 1), true, until(10*second, 0.8, 0.1), always(0.2), 3, second / 2, 11 * second},
 	} {
-		shut, first := openGates(&gates{}, c.job, c.exact, 100*second, c.had, c.load)
+		shut, first := openGates(c.job, c.exact, 100*second, c.had, c.load)
 		if first < c.from || first > c.by {
 			t.Errorf("%s: first shut at look %d, want %d to %d", c.name, first, c.from, c.by)
 		}
@@ -114,8 +121,7 @@ func TestAGateThatLeavesTooMuchIsShut(t *testing.T) {
 // So does one that works for a moment now and then: it counts as busy for a while each time.
 func TestANeighbourThatComesForMomentsOpensNoGate(t *testing.T) {
 	const tick = 50 * time.Millisecond
-	var g gates
-	var plan map[Key]libvgpu.Schedule
+	var c card
 	start, open := time.Now(), 0
 	for i := range 1200 {
 		now := start.Add(time.Duration(i) * tick)
@@ -124,13 +130,11 @@ func TestANeighbourThatComesForMomentsOpensNoGate(t *testing.T) {
 			claims[1].Busy = 1
 		}
 		had := 0.3
-		if g.open(claims[0].Key) {
+		if j := c.jobs[1]; j != nil && j.open {
 			had = 0.9
 			open++
 		}
-		g.update(claims, []usage{{span: tick, ns: had * float64(tick), exact: true, look: tick}, {span: tick, exact: true, look: tick}}, now)
-		plan = Plan(claims, params)
-		g.note(plan, now)
+		pollGates(&c, claims, []usage{{span: tick, ns: had * float64(tick), exact: true, look: tick}, {span: tick, exact: true, look: tick}}, now)
 	}
 	if open > 20 {
 		t.Errorf("open at %d of 1200 looks, want at most 20", open)
@@ -141,10 +145,10 @@ func TestANeighbourThatComesForMomentsOpensNoGate(t *testing.T) {
 func TestWithoutRecordsOpenGatesMeasure(t *testing.T) {
 	job := claim(1, 30, hard, 1)
 	job.NoRecords = true
-	if s := Plan([]Claim{job, claim(2, 70, hard, 1)}, params)[job.Key]; s.Gate != measure {
+	if s := planOf([]Claim{job, claim(2, 70, hard, 1)})[job.Key]; s.Gate != measure {
 		t.Errorf("gate %d, want %d", s.Gate, measure)
 	}
-	if shut, _ := openGates(&gates{}, job, false, 200, func(int) float64 { return 0.8 }, func(int) float64 { return 0.2 }); shut < 150 {
+	if shut, _ := openGates(job, false, 200, func(int) float64 { return 0.8 }, func(int) float64 { return 0.2 }); shut < 150 {
 		t.Errorf("shut at %d of 200 looks at a job that had too much", shut)
 	}
 }
@@ -153,14 +157,14 @@ func TestWithoutRecordsOpenGatesMeasure(t *testing.T) {
 func TestLoad(t *testing.T) {
 	const tick = 50 * time.Millisecond
 	job := claim(2, 50, hard, 1)
-	g, start := &gates{}, time.Now()
+	start := time.Now()
+	var c card
 	var loads []float64
 	for i := range 60 {
 		now := start.Add(time.Duration(i) * tick)
 		claims := []Claim{claim(1, 30, hard, 1), job}
-		g.update(claims, []usage{{look: tick}, {look: tick, elapsed: float64(i%2) * float64(tick)}}, now)
-		loads = append(loads, claims[1].Load)
-		g.note(Plan(claims, params), now)
+		pollGates(&c, claims, []usage{{look: tick}, {look: tick, elapsed: float64(i%2) * float64(tick)}}, now)
+		loads = append(loads, c.jobs[2].load)
 	}
 	if loads[5] != 0 || math.Abs(loads[20]-0.5) > 0.05 || math.Abs(loads[59]-0.5) > 0.05 {
 		t.Errorf("loads %.2f, %.2f, %.2f; want 0 (not known), 0.5, 0.5", loads[5], loads[20], loads[59])
@@ -182,7 +186,7 @@ func TestBudgetsLetKernelsRunThrough(t *testing.T) {
 		{"a soft neighbour", []Claim{long(claim(1, 30, hard, 1), 20), claim(2, 50, soft, 1)}, [2]uint32{7500, 12500}},
 		{"somebody waits for results", []Claim{long(claim(1, 30, hard, 1), 20), low(claim(2, 50, hard, 1))}, [2]uint32{19407, 750}},
 	} {
-		plan := Plan(c.claims, params)
+		plan := planOf(c.claims)
 		for i, claim := range c.claims {
 			if got := plan[claim.Key].SliceUS; got != c.slices[i] {
 				t.Errorf("%s: slice of job %d: %d, want %d", c.name, claim.JobID, got, c.slices[i])
@@ -201,7 +205,7 @@ func TestRivalsOfLongKernelsMeasure(t *testing.T) {
 		job := claim(1, 20, hard, 1)
 		job.Kernel = c.kernel
 		neighbour := claim(2, 60, soft, 1)
-		if got := Plan([]Claim{job, neighbour}, params)[neighbour.Key].Gate; got != c.want {
+		if got := planOf([]Claim{job, neighbour})[neighbour.Key].Gate; got != c.want {
 			t.Errorf("kernels of %d ns: the neighbour's gate is %d, want %d", c.kernel, got, c.want)
 		}
 	}
@@ -210,9 +214,12 @@ func TestRivalsOfLongKernelsMeasure(t *testing.T) {
 // A capped job is charged as it was seen to have the card, until its neighbours' loads
 // are known.
 func TestACappedJobIsHeldAtItsShare(t *testing.T) {
-	job := claim(1, 30, hard, 1)
-	job.Capped, job.OpenPart = true, 0.8
-	s := Plan([]Claim{job, claim(2, 70, hard, 1)}, params)[job.Key]
+	capped := claim(1, 30, hard, 1)
+	s := planOf([]Claim{capped, claim(2, 70, hard, 1)}, func(j *job) {
+		if j.JobID == 1 {
+			j.shut, j.openPart = true, 0.8
+		}
+	})[capped.Key]
 	if s.Gate != libvgpu.GateBudget || s.WeightPPM != 800000 || s.LeastPPM != 800000 || s.Cores != 30 {
 		t.Errorf("%+v, want a budget of 30 and a part of 0.8", s)
 	}

@@ -37,7 +37,7 @@ func TestTheModelIsTheCard(t *testing.T) {
 		{[2]time.Duration{700 * usec, 5 * msec}, [2]float64{60, 90}},
 		{[2]time.Duration{500 * usec, 5 * msec}, [2]float64{52, 77}},
 	} {
-		card := newCard([]job{training(70, 4), inference(30)})
+		card := newCard([]workload{training(70, 4), inference(30)})
 		for i := range c.slices {
 			card.jobs[i].slice = c.slices[i]
 		}
@@ -52,27 +52,27 @@ func TestTheModelIsTheCard(t *testing.T) {
 
 // decode makes tokens one after another; batches are inference of larger ones; bursts are
 // requests of a service; graph is a training of which each step is one graph.
-func decode(share uint32) job {
-	return job{share: share, mode: hard, kernels: 60, kernel: 5 * usec, launch: 12 * usec, gap: 200 * usec, waits: 1}
+func decode(share uint32) workload {
+	return workload{share: share, mode: hard, kernels: 60, kernel: 5 * usec, launch: 12 * usec, gap: 200 * usec, waits: 1}
 }
 
-func batches(share uint32) job {
-	return job{share: share, mode: hard, kernels: 100, kernel: 80 * usec, launch: 12 * usec, gap: 500 * usec, waits: 1}
+func batches(share uint32) workload {
+	return workload{share: share, mode: hard, kernels: 100, kernel: 80 * usec, launch: 12 * usec, gap: 500 * usec, waits: 1}
 }
 
-func bursts(share uint32) job {
-	return job{share: share, mode: hard, kernels: 20, kernel: 100 * usec, launch: 5 * usec, gap: 23 * msec, waits: 1}
+func bursts(share uint32) workload {
+	return workload{share: share, mode: hard, kernels: 20, kernel: 100 * usec, launch: 5 * usec, gap: 23 * msec, waits: 1}
 }
 
-func graph(share uint32, waits int) job {
-	return job{share: share, mode: hard, kernels: 1, kernel: 13500 * usec, launch: 20 * usec, gap: 100 * usec, waits: waits}
+func graph(share uint32, waits int) workload {
+	return workload{share: share, mode: hard, kernels: 1, kernel: 13500 * usec, launch: 20 * usec, gap: 100 * usec, waits: waits}
 }
 
-func slowHost(share uint32) job {
-	return job{share: share, mode: hard, kernels: 40, kernel: 5 * usec, launch: 20 * usec, gap: 500 * usec, waits: 1}
+func slowHost(share uint32) workload {
+	return workload{share: share, mode: hard, kernels: 40, kernel: 5 * usec, launch: 20 * usec, gap: 500 * usec, waits: 1}
 }
 
-func lateData(share uint32) job {
+func lateData(share uint32) workload {
 	j := training(share, 1)
 	j.pause, j.pauseOf = 80*msec, 60
 	return j
@@ -80,7 +80,7 @@ func lateData(share uint32) job {
 
 // kept is what a job does in company of what it does alone under its limit: in all, and in the
 // worst second but the first.
-func kept(jobs []job, c *card) (all, worst []float64) {
+func kept(jobs []workload, c *model) (all, worst []float64) {
 	for i, j := range c.jobs {
 		entitled, least := alone(jobs[i]), math.Inf(1)
 		for s := sec; s+sec <= c.now; s += sec {
@@ -95,34 +95,34 @@ func kept(jobs []job, c *card) (all, worst []float64) {
 func TestAShareIsKeptWhateverTheProgramDoes(t *testing.T) {
 	type pair struct {
 		name string
-		jobs []job
+		jobs []workload
 		kept []float64 // at least
 	}
-	both := func(f func(share uint32) job) []job { return []job{f(30), f(70)} }
-	waiting := func(n int) func(uint32) job { return func(share uint32) job { return training(share, n) } }
+	both := func(f func(share uint32) workload) []workload { return []workload{f(30), f(70)} }
+	waiting := func(n int) func(uint32) workload { return func(share uint32) workload { return training(share, n) } }
 	list := []pair{
-		{"inference beside a training", []job{inference(30), training(70, 4)}, []float64{0.75, 0.8}},
-		{"inference of 50", []job{inference(50), training(50, 4)}, []float64{0.8, 0.95}},
-		{"inference of 70", []job{inference(70), training(30, 4)}, []float64{0.8, 0.95}},
-		{"inference beside a full queue", []job{inference(30), filled(70, msec)}, []float64{0.7, 0.8}},
-		{"inference beside kernels of 20 ms", []job{inference(30), filled(70, 20*msec)}, []float64{0.7, 0.8}},
-		{"inference of 70 beside a full queue", []job{inference(70), filled(30, msec/5)}, []float64{0.85, 0.95}},
-		{"a slow host of 70", []job{slowHost(70), training(30, 4)}, []float64{0.85, 0.95}},
+		{"inference beside a training", []workload{inference(30), training(70, 4)}, []float64{0.75, 0.8}},
+		{"inference of 50", []workload{inference(50), training(50, 4)}, []float64{0.8, 0.95}},
+		{"inference of 70", []workload{inference(70), training(30, 4)}, []float64{0.8, 0.95}},
+		{"inference beside a full queue", []workload{inference(30), filled(70, msec)}, []float64{0.7, 0.8}},
+		{"inference beside kernels of 20 ms", []workload{inference(30), filled(70, 20*msec)}, []float64{0.7, 0.8}},
+		{"inference of 70 beside a full queue", []workload{inference(70), filled(30, msec/5)}, []float64{0.85, 0.95}},
+		{"a slow host of 70", []workload{slowHost(70), training(30, 4)}, []float64{0.85, 0.95}},
 		{"two of inference", both(inference), []float64{0.85, 0.85}},
-		{"decoding beside a training", []job{decode(30), training(70, 4)}, []float64{0.65, 0.8}},
-		{"bursts beside a full queue", []job{bursts(30), filled(70, msec)}, []float64{0.95, 0.95}},
-		{"batches beside a training", []job{batches(30), training(70, 4)}, []float64{0.9, 0.95}},
-		{"batches of 70", []job{batches(70), filled(30, msec)}, []float64{0.95, 0.94}},
+		{"decoding beside a training", []workload{decode(30), training(70, 4)}, []float64{0.65, 0.8}},
+		{"bursts beside a full queue", []workload{bursts(30), filled(70, msec)}, []float64{0.95, 0.95}},
+		{"batches beside a training", []workload{batches(30), training(70, 4)}, []float64{0.9, 0.95}},
+		{"batches of 70", []workload{batches(70), filled(30, msec)}, []float64{0.95, 0.94}},
 		{"data that is late", both(lateData), []float64{0.9, 0.95}},
-		{"full queues", both(func(share uint32) job { return filled(share, msec) }), []float64{0.95, 0.95}},
-		{"full queues of 20 us", both(func(share uint32) job { return filled(share, 20*usec) }), []float64{0.95, 0.95}},
-		{"three full queues", []job{filled(10, msec/5), filled(30, msec/5), filled(60, msec/5)}, []float64{0.965, 0.965, 0.965}},
-		{"a training beside a full queue", []job{training(30, 1), filled(70, msec)}, []float64{0.93, 0.95}},
-		{"a full queue beside a training", []job{filled(30, msec), training(70, 1)}, []float64{0.93, 0.95}},
-		{"three", []job{inference(10), training(30, 4), training(60, 4)}, []float64{0.7, 0.8, 0.8}},
-		{"inference beside two trainings", []job{inference(30), training(35, 4), training(35, 4)}, []float64{0.42, 0.85, 0.85}},
-		{"four trainings", []job{training(25, 4), training(25, 1), training(25, 16), filled(25, msec)}, []float64{0.93, 0.93, 0.93, 0.93}},
-		{"inference beside three", []job{inference(25), training(25, 1), graph(25, 1), filled(25, msec)}, []float64{0.37, 0.8, 0.8, 0.8}},
+		{"full queues", both(func(share uint32) workload { return filled(share, msec) }), []float64{0.95, 0.95}},
+		{"full queues of 20 us", both(func(share uint32) workload { return filled(share, 20*usec) }), []float64{0.95, 0.95}},
+		{"three full queues", []workload{filled(10, msec/5), filled(30, msec/5), filled(60, msec/5)}, []float64{0.965, 0.965, 0.965}},
+		{"a training beside a full queue", []workload{training(30, 1), filled(70, msec)}, []float64{0.93, 0.95}},
+		{"a full queue beside a training", []workload{filled(30, msec), training(70, 1)}, []float64{0.93, 0.95}},
+		{"three", []workload{inference(10), training(30, 4), training(60, 4)}, []float64{0.7, 0.8, 0.8}},
+		{"inference beside two trainings", []workload{inference(30), training(35, 4), training(35, 4)}, []float64{0.42, 0.85, 0.85}},
+		{"four trainings", []workload{training(25, 4), training(25, 1), training(25, 16), filled(25, msec)}, []float64{0.93, 0.93, 0.93, 0.93}},
+		{"inference beside three", []workload{inference(25), training(25, 1), graph(25, 1), filled(25, msec)}, []float64{0.37, 0.8, 0.8, 0.8}},
 	}
 	for _, n := range []int{0, 1, 4, 16} {
 		list = append(list, pair{fmt.Sprintf("trainings that wait at step %d", n), both(waiting(n)), []float64{0.93, 0.95}})
@@ -130,7 +130,7 @@ func TestAShareIsKeptWhateverTheProgramDoes(t *testing.T) {
 	for _, n := range []int{1, 4} {
 		list = append(list, pair{
 			fmt.Sprintf("graphs, waits at step %d", n),
-			both(func(share uint32) job { return graph(share, n) }),
+			both(func(share uint32) workload { return graph(share, n) }),
 			[]float64{0.93, 0.95},
 		})
 	}
@@ -156,7 +156,7 @@ func TestInferenceOfSlowAndFastHosts(t *testing.T) {
 	for launch := 8 * usec; launch <= 22*usec; launch += usec {
 		j := inference(30)
 		j.launch = launch
-		jobs := []job{j, training(70, 4)}
+		jobs := []workload{j, training(70, 4)}
 		card := playOn(jobs, 6*sec, nil)
 		all, _ := kept(jobs, card)
 		t.Logf("%v: kept %.2f, slices %v, %d changes", launch, all, card.jobs[1].slice, card.changes)
@@ -168,15 +168,15 @@ func TestInferenceOfSlowAndFastHosts(t *testing.T) {
 
 // A neighbour that has its share is seen from the first moments of contention on.
 func TestAShareIsKeptFromTheStart(t *testing.T) {
-	jobs := []job{training(30, 4), training(70, 4)}
+	jobs := []workload{training(30, 4), training(70, 4)}
 	both := playOn(jobs, 2*sec, nil)
 	one, two := both.jobs[0].had, both.jobs[1].had
 	if part := 100 * float64(one) / float64(one+two); math.Abs(part-30) > 2 {
 		t.Errorf("two trainings: %.1f %% of the first two seconds, want 30 ± 2", part)
 	}
-	jobs = []job{inference(30), training(70, 4)}
+	jobs = []workload{inference(30), training(70, 4)}
 	var early *int
-	playOn(jobs, 2*sec, func(c *card, slices []uint32) {
+	playOn(jobs, 2*sec, func(c *model, slices []uint32) {
 		if early == nil && slices[1] < 2000 {
 			at := int(c.now / msec)
 			early = &at
@@ -187,7 +187,7 @@ func TestAShareIsKeptFromTheStart(t *testing.T) {
 	}
 	// Before anything is known of it, it waits for a slice as short as the driver's.
 	for _, share := range []uint32{30, 50, 70} {
-		jobs = []job{inference(share), training(100-share, 4)}
+		jobs = []workload{inference(share), training(100-share, 4)}
 		card := playOn(jobs, sec/2, nil)
 		got, want := card.jobs[0].rate(0, sec/2)/alone(jobs[0]), map[uint32]float64{30: 0.35, 50: 0.48, 70: 0.65}[share]
 		t.Logf("inference of %d: kept %.2f in the first half second", share, got)
@@ -201,7 +201,7 @@ func TestAShareIsKeptFromTheStart(t *testing.T) {
 func TestNoCliff(t *testing.T) {
 	type point struct {
 		name string
-		jobs []job
+		jobs []workload
 	}
 	for name, points := range map[string][]point{
 		"waits":  nil,
@@ -212,23 +212,23 @@ func TestNoCliff(t *testing.T) {
 		switch name {
 		case "waits":
 			for n := 1; n <= 20; n++ {
-				points = append(points, point{fmt.Sprint("every ", n), []job{training(30, n), training(70, 4)}})
+				points = append(points, point{fmt.Sprint("every ", n), []workload{training(30, n), training(70, 4)}})
 			}
 		case "kernel":
 			for k := 10 * usec; k < 200*usec; k = k * 5 / 4 {
 				j := batches(30)
 				j.kernel = k
-				points = append(points, point{k.String(), []job{j, training(70, 4)}})
+				points = append(points, point{k.String(), []workload{j, training(70, 4)}})
 			}
 		case "share":
 			for s := uint32(10); s <= 90; s += 5 {
-				points = append(points, point{fmt.Sprint(s, " %"), []job{batches(s), training(100-s, 4)}})
+				points = append(points, point{fmt.Sprint(s, " %"), []workload{batches(s), training(100-s, 4)}})
 			}
 		case "gap":
 			for g := 100 * usec; g < 50*msec; g = g * 3 / 2 {
 				j := batches(30)
 				j.gap = g
-				points = append(points, point{g.String(), []job{j, training(70, 4)}})
+				points = append(points, point{g.String(), []workload{j, training(70, 4)}})
 			}
 		}
 		before := []float64{}
@@ -250,9 +250,14 @@ func TestNoCliff(t *testing.T) {
 func TestSlicesAreNeverBelowTheSmallest(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20000 {
-		claims := someJobs(random)
+		claims, gains := someJobs(random)
 		sum := uint32(0)
-		for i, s := range divide(claims, params).slices {
+		var c card
+		c.found(claims, nil)
+		for _, j := range c.list {
+			j.told = gains[j.JobID]
+		}
+		for i, s := range c.slices(params).slices {
 			if s < params.MinSlice-1 {
 				t.Fatalf("%+v: slice %d us, want at least %d", claims[i], s, params.MinSlice)
 			}
@@ -265,50 +270,50 @@ func TestSlicesAreNeverBelowTheSmallest(t *testing.T) {
 }
 
 // someJobs are jobs that share a card, of at least 5 % and at most two processes each.
-func someJobs(random *rand.Rand) []Claim {
-	var claims []Claim
+func someJobs(random *rand.Rand) (claims []Claim, gains map[uint32]float64) {
+	gains = map[uint32]float64{}
 	for left := uint32(100); len(claims) < 8 && left >= 5; {
 		c := claim(uint32(len(claims)+1), 5+random.Uint32N(min(left, 60)-4), hard, 1+random.Uint32N(2))
 		c.Priority = []uint32{libvgpu.PrioLow, libvgpu.PrioNormal, libvgpu.PrioHigh}[random.IntN(3)]
-		c.Gain = []float64{0, -1, -0.1, 0.1, 4}[random.IntN(5)]
+		gains[c.JobID] = []float64{0, -1, -0.1, 0.1, 4}[random.IntN(5)]
 		left -= c.Cores
 		claims = append(claims, c)
 	}
-	return claims
+	return claims, gains
 }
 
 // A job that sleeps keeps its gain: what it is due is not learned anew at each request. After a
 // longer pause it is forgotten: the job may do other work then.
 func TestASleeperKeepsItsGain(t *testing.T) {
-	var b balance
-	g := gates{jobs: map[Key]*gateState{}}
-	look := func(busy uint32, part float64) []Claim {
-		claims := []Claim{claim(1, 50, hard, busy), claim(2, 50, hard, 1)}
+	var c card
+	look := func(busy uint32, part float64) (gain float64, young bool) {
 		used := make([]usage, 2)
 		for i, p := range []float64{part, 1 - part} {
 			used[i] = usage{ns: p * 50e6, span: 50 * msec, exact: true, wants: 1, turns: 10}
 		}
-		b.update(claims, used, &g, params)
-		return claims
+		c.found([]Claim{claim(1, 50, hard, busy), claim(2, 50, hard, 1)}, used)
+		c.entitle()
+		c.divide(params, time.Now(), 0)
+		return c.jobs[1].told, c.young
 	}
-	if first := look(1, 0.1); !first[0].Young {
+	if _, young := look(1, 0.1); !young {
 		t.Error("jobs of which nothing is known: slices are not short")
 	}
 	for range 39 {
 		look(1, 0.1)
 	}
-	awake := look(1, 0.1)
-	asleep := look(0, 0)
-	if again := look(1, 0.1); again[0].Young {
+	awake, _ := look(1, 0.1)
+	asleep, _ := look(0, 0)
+	if _, young := look(1, 0.1); young {
 		t.Error("after a pause it counts as a job of which nothing is known")
 	}
-	if awake[0].Gain < 1 || asleep[0].Gain != awake[0].Gain {
-		t.Errorf("gain %.2f, and %.2f asleep", awake[0].Gain, asleep[0].Gain)
+	if awake < 1 || asleep != awake {
+		t.Errorf("gain %.2f, and %.2f asleep", awake, asleep)
 	}
 	for range 300 {
-		asleep = look(0, 0)
+		asleep, _ = look(0, 0)
 	}
-	if asleep[0].Gain > 0.2 {
-		t.Errorf("gain %.2f after 15 s asleep", asleep[0].Gain)
+	if asleep > 0.2 {
+		t.Errorf("gain %.2f after 15 s asleep", asleep)
 	}
 }

@@ -29,7 +29,7 @@ type node struct {
 	grants *grant.Store
 }
 
-func newNode(t *testing.T, engine arbiter.Engine) *node {
+func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, lib: filepath.Join(bin, "lib", "libvgpu.so")}
 	n.m, n.state = newMachine(t, "one-card")
@@ -42,7 +42,7 @@ func newNode(t *testing.T, engine arbiter.Engine) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.grants.Close)
-	judge := arbiter.NewRunner(n.grants, arbiter.Params{Period: 20000, MaxPeriod: 50000, MinSlice: 500, Engine: engine},
+	judge := arbiter.NewRunner(n.grants, arbiter.Params{Period: 20000, MaxPeriod: 50000, MinSlice: 500},
 		50*time.Millisecond, slog.New(slog.DiscardHandler))
 	n.grants.OnChange(judge.Wake)
 	done := make(chan struct{})
@@ -90,10 +90,10 @@ func (n *node) work(shares []gpu.Share, kernels []string, seconds int) (did, lat
 	return fractions(tenants)
 }
 
-// Slices refused, each job gets its share all the same, by turns. What handing
-// over costs, all lose alike. Six seconds on two
+// If slices are refused, exclusive windows give each job its share all the same. All jobs lose alike
+// to hand-overs. Six seconds on two
 // processors scatter by two to three points: how well it is kept, tests/bench says.
-func TestTurnsKeepShares(t *testing.T) {
+func TestWindowsKeepShares(t *testing.T) {
 	for _, c := range []struct {
 		shares    []gpu.Share
 		kernels   []string
@@ -101,14 +101,14 @@ func TestTurnsKeepShares(t *testing.T) {
 	}{
 		{[]gpu.Share{30, 70}, []string{"20"}, 0.04},
 		{[]gpu.Share{50, 50}, []string{"1000"}, 0.04},
-		{[]gpu.Share{30, 70}, []string{"50000"}, 0.05}, // a kernel is as long as a turn
+		{[]gpu.Share{30, 70}, []string{"50000"}, 0.05}, // a kernel is as long as a period
 		{[]gpu.Share{30, 70}, []string{"50", "20000"}, 0.04},
 		{[]gpu.Share{10, 30, 60}, []string{"200"}, 0.04},
 		{[]gpu.Share{25, 25, 25, 25}, []string{"5000"}, 0.04},
 	} {
 		t.Run(fmt.Sprintf("%v at %v us", c.shares, c.kernels), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, arbiter.Auto)
+			n := newNode(t)
 			if err := n.m.RefuseSlices(Fault{Count: -1}); err != nil {
 				t.Fatal(err)
 			}
@@ -137,20 +137,22 @@ func checkShares(t *testing.T, did, late []float64, shares []gpu.Share, toleranc
 	}
 }
 
-// The configuration can have turns where slices would do.
-func TestTheConfigurationCanHaveTurns(t *testing.T) {
+func TestEightJobsHaveWindows(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, arbiter.Turns)
+	n := newNode(t)
+	if err := n.m.RefuseSlices(Fault{Count: -1}); err != nil {
+		t.Fatal(err)
+	}
 	shares := []gpu.Share{13, 13, 12, 12, 13, 13, 12, 12}
 	at := fmt.Sprintf("%.3f", float64(time.Now().UnixMilli())/1000+4)
 	for i := range shares {
 		n.job(uint32(i+1), shares[i], gpu.Soft, gpu.Normal)
 		n.worker(uint32(i+1), "--kernel-us", "1000", "--start-at", at, "--saturate", "30")
 	}
-	waitFor(t, "turns of all", func() bool {
+	waitFor(t, "windows of all", func() bool {
 		for i := range shares {
 			s := n.grants.Schedule(uint32(i+1), 0)
-			if s.Gate != libvgpu.GateTurn || s.Others != 7 || s.SliceUS != 0 {
+			if s.Gate != libvgpu.GateWindow || s.Others != 7 || s.SliceUS != 0 {
 				return false
 			}
 		}
