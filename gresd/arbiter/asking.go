@@ -9,11 +9,12 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// asking decides which cards the measurer asks. The driver needs longer for its answer than gresd for
-// all else. So a card is asked while a counter of its processes changes, and else at every fourth poll.
+// asking decides which cards the measurer polls. The driver needs longer for its answer than gresd for
+// all else. So the measurer polls a card while a counter of its processes changes, and else every fourth
+// time.
 type asking map[gpu.UUID]*askedCard
 
-// seldom is the number of polls of which one asks a card on which nothing changes.
+// seldom: the measurer polls a card without changes once in so many times.
 const seldom = 4
 
 type askedCard struct {
@@ -22,7 +23,7 @@ type askedCard struct {
 	moves, skipped int
 }
 
-// counters are those of a process on a card.
+// counters belong to a process on a card.
 type counters struct {
 	key               procKey
 	begun, done       uint32

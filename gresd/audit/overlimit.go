@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// overlimitGrace is for how long a job's mean use of ten seconds must be above its hard limit:
-	// launches of unknown cost, and kernels of some seconds, which are paid for after they have run, are
-	// over by then.
+	// overlimitGrace is the time for which a job's mean use of ten seconds must be above its hard limit.
+	// Launches of unknown cost are over by then, and so are kernels of some seconds, which are paid for
+	// after they have run.
 	overlimitGrace = 10 * time.Second
 	// overlimitSlack is how far the mean may be above the limit, in hundredths of the card.
 	overlimitSlack = 5

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// every is the least time between two questions to a card, but for those of [Sampler.Look].
+	// every is the least time between two questions to a card. [Sampler.Look] does not wait for it.
 	every = time.Second
 	// fresh is how old an answer may be.
 	fresh = 5 * time.Second

@@ -52,7 +52,7 @@ type least struct {
 	span  time.Duration // of all
 }
 
-// owners are the jobs of processes, with those of the last look: samples tell of processes that have
+// owners are the jobs of the processes now and at the last look: a sample can name a process that has
 // ended.
 type owners struct{ now, before map[uint32]uint32 }
 
