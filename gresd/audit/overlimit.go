@@ -8,11 +8,10 @@ import (
 )
 
 const (
-	// overlimitGrace is the time for which a job's mean use of ten seconds must be above its hard limit.
-	// Launches of unknown cost are over by then, and so are kernels of some seconds, which are paid for
-	// after they have run.
+	// A job's mean use of ten seconds must be above its hard limit for overlimitGrace. By then, launches of
+	// unknown cost are over. So are kernels of some seconds, which the job pays after they have run.
 	overlimitGrace = 10 * time.Second
-	// overlimitSlack is how far the mean may be above the limit, in hundredths of the card.
+	// overlimitSlack is the difference that is allowed, in hundredths of the card.
 	overlimitSlack = 5
 )
 

@@ -186,7 +186,7 @@ func TestUseIsSeenAfterTheClockWasSetBack(t *testing.T) {
 		t.Errorf("samples since %s, want the newest", since)
 	}
 	pass(-500 * time.Second)
-	st.asked = time.Time{} // the real clock has a part that nobody sets
+	st.asked = time.Time{} // the real clock has a monotonic part, too
 	if since := st.since(s.now()); !since.Equal(s.now().Add(-latelySpan)) || st.card.looks != nil {
 		t.Errorf("set back: samples since %s, %d looks; want the last ones of the new time, and no look", since, len(st.card.looks))
 	}

@@ -8,7 +8,7 @@ import "time"
 // for. A larger difference shows a late sample, or a forged number.
 const mostOvercharge = 10
 
-// correction compares what libvgpu charges a job on a card with what the job worked.
+// correction compares the charges of a job on a card with its work.
 type correction struct {
 	sum   uint64 // charged_ns when it was last read; it can be forged
 	at    time.Time

@@ -10,7 +10,7 @@ import (
 
 const ms = time.Millisecond
 
-// second is a sample of one second in which a job with a limit of 20 % was charged and worked.
+// second adds a sample of one second. The job's limit is 20 %.
 func (c *correction) second(charged, least, most time.Duration) time.Duration {
 	return c.add(charged, Used{Span: time.Second, Least: least, Most: most}, 200*ms)
 }
@@ -53,8 +53,8 @@ func TestCorrection(t *testing.T) {
 	}
 }
 
-// The driver tells whole percents. Over many samples, charges and work differ by no more than one
-// sample's percent, whatever the work is.
+// The driver's samples are whole percents. Over many samples, charges and work differ by no more than
+// the percent of one sample.
 func TestRoundingDoesNotAddUp(t *testing.T) {
 	for _, percent := range []float64{3.2, 11.5, 16.45} {
 		var c correction
@@ -109,7 +109,7 @@ func TestWhatCorrectionsComeTo(t *testing.T) {
 			t.Errorf("%s: %v of each second, want %v to %v", test.name, got, test.least, test.at)
 		}
 	}
-	// A job that forges its sum and saves up: what it has later is less than it left before.
+	// A job that forges its sum saves up for a while: later it gets less than it left.
 	b := budget{factor: 1, most: 20 * ms, forged: time.Second}
 	b.run(20)
 	b.most = time.Second
