@@ -133,6 +133,24 @@ func TestSetScheduleWritesOnlyChanges(t *testing.T) {
 	}
 }
 
+// A gresd that starts again goes on with the sum of corrections that it finds.
+func TestCorrectionsAddUpOverARestart(t *testing.T) {
+	path, g := create(t)
+	g.AddCredit(1, 5*time.Millisecond+999)
+	g.AddCredit(1, -7*time.Millisecond)
+	g.AddCredit(2, time.Second) // a card that the grant does not have
+	g.Close()
+	g, err := OpenGrantRW(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	g.AddCredit(1, time.Millisecond)
+	if got := g.Credit(1); got != -time.Millisecond || g.Credit(0) != 0 {
+		t.Errorf("%v and %v, want -1ms and 0", got, g.Credit(0))
+	}
+}
+
 func TestCreateGrantNeverReplaces(t *testing.T) {
 	path, _ := create(t)
 	before := inodeOf(t, path)

@@ -3,73 +3,63 @@
 package arbiter
 
 import (
+	"hash/maphash"
+
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// asking decides which cards the measurer asks: at each of its looks those where
-// something changes, and seldom those where nothing does. The driver needs longer for
-// its answer than gresd for all else, and what is not announced comes with what is, or
-// with the first work of a process.
-type asking struct {
-	marks map[procKey]mark
-	cards map[gpu.UUID]*askedCard
-}
+// asking decides which cards the measurer polls. The driver needs longer for its answer than gresd for
+// all else. So the measurer polls a card while a counter of its processes changes, and else every fourth
+// time.
+type asking map[gpu.UUID]*askedCard
 
-// seldom is of how many looks one asks a card on which nothing changes.
+// seldom: the measurer polls a card without changes once in so many times.
 const seldom = 4
 
-// mark is what a process says of a card; another one means a change.
-type mark struct {
-	card              gpu.UUID
+type askedCard struct {
+	counters uint64 // of all its processes
+	// moves are the polls until the last change counts no more: as many as a measurement needs to settle.
+	moves, skipped int
+}
+
+// counters belong to a process on a card.
+type counters struct {
+	key               procKey
 	begun, done       uint32
 	contexts          uint32
 	mem               uint64
 	alive, hasStarted bool
 }
 
-type askedCard struct {
-	// moves are the looks that are left until nothing is said to change: as many as
-	// a measurement needs to settle.
-	moves   int
-	skipped int
-}
-
-func newAsking() asking {
-	return asking{marks: map[procKey]mark{}, cards: map[gpu.UUID]*askedCard{}}
-}
+var countersSeed = maphash.MakeSeed()
 
 // due returns the cards of the grants to ask now, and whether something changes there. Each of them
 // has a living process with a context.
-func (a *asking) due(grants map[uint32]libvgpu.GrantSpec, views map[uint32]libvgpu.CacheView) map[gpu.UUID]bool {
-	marks, used := map[procKey]mark{}, map[gpu.UUID]bool{}
+func (a asking) due(grants map[uint32]libvgpu.GrantSpec, views map[uint32]libvgpu.CacheView) map[gpu.UUID]bool {
+	sums, used := map[gpu.UUID]uint64{}, map[gpu.UUID]bool{}
 	for job, spec := range grants {
 		for i, card := range spec.Cards {
 			for _, slot := range views[job].Slots {
-				c := slot.Cards[i]
+				c, uuid := slot.Cards[i], gpu.UUID(card.UUID)
 				if c.Contexts == 0 {
 					continue
 				}
-				key := procKey{job, slot.PIDNS, slot.PID, slot.StartTime, i}
-				marks[key] = mark{
-					gpu.UUID(card.UUID), slot.MemBegun, slot.MemDone, c.Contexts, c.Mem, slot.Alive, c.Launches > 0,
-				}
-				used[gpu.UUID(card.UUID)] = used[gpu.UUID(card.UUID)] || slot.Alive
-				if a.marks[key] != marks[key] {
-					a.moved(gpu.UUID(card.UUID))
-				}
+				sums[uuid] += maphash.Comparable(countersSeed, counters{
+					procKey{job, slot.PIDNS, slot.PID, slot.StartTime, i},
+					slot.MemBegun, slot.MemDone, c.Contexts, c.Mem, slot.Alive, c.Launches > 0,
+				})
+				used[uuid] = used[uuid] || slot.Alive
 			}
 		}
 	}
-	for key, old := range a.marks {
-		if _, still := marks[key]; !still {
-			a.moved(old.card)
-		}
-	}
-	a.marks = marks
 	due := map[gpu.UUID]bool{}
 	for uuid, alive := range used {
-		card := a.cards[uuid] // there is one: its processes were new once
+		if a[uuid] == nil || a[uuid].counters != sums[uuid] {
+			a.moved(uuid)
+		}
+		card := a[uuid]
+		card.counters = sums[uuid]
 		if !alive {
 			continue
 		}
@@ -80,18 +70,18 @@ func (a *asking) due(grants map[uint32]libvgpu.GrantSpec, views map[uint32]libvg
 		due[uuid] = card.moves > 0
 		card.moves, card.skipped = max(0, card.moves-1), 0
 	}
-	for uuid := range a.cards {
+	for uuid := range a {
 		if _, still := used[uuid]; !still {
-			delete(a.cards, uuid)
+			delete(a, uuid)
 		}
 	}
 	return due
 }
 
 // moved notes that something has changed on a card.
-func (a *asking) moved(card gpu.UUID) {
-	if a.cards[card] == nil {
-		a.cards[card] = &askedCard{}
+func (a asking) moved(card gpu.UUID) {
+	if a[card] == nil {
+		a[card] = &askedCard{}
 	}
-	a.cards[card].moves = comparisons
+	a[card].moves = comparisons
 }

@@ -74,7 +74,7 @@ func (h history) highest() int64 { return slices.Max(h.diffs[:]) }
 func NewMeasurer(memory Memory, counter Counter, uncounted func(gpu.UUID) gpu.Bytes, log *slog.Logger) *Measurer {
 	return &Measurer{
 		memory: memory, counter: counter, uncounted: uncounted, log: log,
-		diffs: map[procKey]history{}, asking: newAsking(), whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
+		diffs: map[procKey]history{}, asking: asking{}, whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
 	}
 }
 

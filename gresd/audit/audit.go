@@ -42,13 +42,13 @@ type Driver interface {
 	Processes(gpu.UUID) ([]driver.Process, error)
 }
 
-// Meter tells how long processes and jobs had a card.
+// Meter measures how long processes and jobs had a card.
 type Meter interface {
 	OnCard(card gpu.UUID) (gputime.Account, bool)
 	Second(gputime.View) (gputime.Card, map[uint32]gputime.Used)
 }
 
-// Parts are what an auditor is made of. All must be set.
+// Parts are the parts of an auditor. All must be set.
 type Parts struct {
 	Policy config.Audit
 	Grants Grants

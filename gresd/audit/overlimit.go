@@ -8,11 +8,10 @@ import (
 )
 
 const (
-	// overlimitGrace is for how long a job's mean use of ten seconds must be above its hard limit:
-	// launches of unknown cost, and kernels of some seconds, which are paid for after they have run, are
-	// over by then.
+	// A job's mean use of ten seconds must be above its hard limit for overlimitGrace. By then, launches of
+	// unknown cost are over. So are kernels of some seconds, which the job pays after they have run.
 	overlimitGrace = 10 * time.Second
-	// overlimitSlack is how far the mean may be above the limit, in hundredths of the card.
+	// overlimitSlack is the difference that is allowed, in hundredths of the card.
 	overlimitSlack = 5
 )
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// every is the least time between two questions to a card, but for those of [Sampler.Look].
+	// every is the least time between two questions to a card. [Sampler.Look] does not wait for it.
 	every = time.Second
 	// fresh is how old an answer may be.
 	fresh = 5 * time.Second
@@ -30,7 +30,7 @@ const (
 	clockSet = time.Second
 )
 
-// Driver is what the sampler asks. Its calls return in a bounded time.
+// Driver answers the sampler. Its calls return in a bounded time.
 type Driver interface {
 	Usage(gpu.UUID) (driver.Usage, error)
 	Utilization(gpu.UUID, time.Time) ([]driver.Use, error)
@@ -41,7 +41,7 @@ type Driver interface {
 type Look struct {
 	Since, Until time.Time
 	Percent      map[uint32]float64
-	// Several says that there was more than one sample of a process: they need not cover all the time.
+	// Several: there was more than one sample of a process. These need not cover all the time.
 	Several bool
 }
 
@@ -66,7 +66,7 @@ func lookOf(samples []driver.Use, since, now time.Time, last Look) (l Look, ok b
 	return l, true
 }
 
-// Card is what one card did lately.
+// Card is the recent use of one card.
 type Card struct {
 	driver.Usage
 	At    time.Time
@@ -110,8 +110,8 @@ func mean(looks []Look, most time.Duration) (percent map[uint32]float64, span ti
 	return percent, span
 }
 
-// Sampler asks the driver what cards do. Whatever the number of callers, it asks a card at most once a
-// second, and no caller waits for a driver that hangs. It is safe for concurrent use.
+// Sampler asks the driver for the use of cards. It asks a card at most once a second for all callers, and
+// no caller waits for a driver that hangs. It is safe for concurrent use.
 type Sampler struct {
 	driver  Driver
 	observe func(time.Duration)
@@ -128,8 +128,8 @@ type state struct {
 	asking chan struct{} // closed with the answer; nil: no question is open
 }
 
-// NewSampler returns a sampler that asks nothing before [Sampler.Cards]. observe is
-// told how long each answer took.
+// NewSampler returns a sampler that asks nothing before [Sampler.Cards]. It calls observe with the time
+// that each answer took.
 func NewSampler(driver Driver, observe func(time.Duration)) *Sampler {
 	return &Sampler{driver: driver, observe: observe, now: time.Now, cards: map[gpu.UUID]*state{}}
 }

@@ -140,3 +140,59 @@ func TestWhatTheDriverDoesNotTellIsUnknown(t *testing.T) {
 		t.Errorf("a card that cannot be read: %+v", got)
 	}
 }
+
+func TestUseIsAMean(t *testing.T) {
+	f := &fakeDriver{}
+	s, pass := newSampler(f)
+	for i := range 12 {
+		at := uint64(s.now().UnixMicro())
+		f.set(func(f *fakeDriver) {
+			f.uses = []driver.Use{{PID: 1, Percent: 50, TimeUS: at}}
+			if i%2 == 0 {
+				f.uses = append(f.uses, driver.Use{PID: 2, Percent: 100, TimeUS: at})
+			}
+		})
+		card, looks := s.Look("GPU-a", s.now().Add(-1))
+		if mean := card.Percent(); i < 7 && mean != nil {
+			t.Fatalf("a mean after %d looks", i)
+		} else if i == 11 && (mean[1] != 50 || mean[2] < 45 || mean[2] > 55) {
+			t.Errorf("mean %v", mean)
+		}
+		if len(looks) != 1 || looks[0].Percent[1] != 50 {
+			t.Errorf("look %d: %+v", i, looks)
+		}
+		pass(every)
+	}
+	f.set(func(f *fakeDriver) { f.uses = nil })
+	if _, looks := s.Look("GPU-a", s.now().Add(-every)); len(looks) != 1 || len(looks[0].Percent) != 0 {
+		t.Errorf("no samples: %+v, want a look in which no process worked", looks)
+	}
+}
+
+func TestUseIsSeenAfterTheClockWasSetBack(t *testing.T) {
+	f := &fakeDriver{}
+	s, pass := newSampler(f)
+	use := func() {
+		at := uint64(s.now().UnixMicro())
+		f.set(func(f *fakeDriver) { f.uses = []driver.Use{{PID: 1, Percent: 90, TimeUS: at}} })
+		s.Look("GPU-a", s.now())
+	}
+	for range 12 {
+		use()
+		pass(every)
+	}
+	st := s.cards["GPU-a"]
+	if since := st.since(s.now()); !since.Equal(s.now().Add(-every)) {
+		t.Errorf("samples since %s, want the newest", since)
+	}
+	pass(-500 * time.Second)
+	st.asked = time.Time{} // the real clock has a monotonic part, too
+	if since := st.since(s.now()); !since.Equal(s.now().Add(-latelySpan)) || st.card.looks != nil {
+		t.Errorf("set back: samples since %s, %d looks; want the last ones of the new time, and no look", since, len(st.card.looks))
+	}
+	use()
+	pass(every)
+	if since := st.since(s.now()); !since.Equal(s.now().Add(-every)) {
+		t.Errorf("a second later: samples since %s", since)
+	}
+}

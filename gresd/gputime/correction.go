@@ -8,7 +8,7 @@ import "time"
 // for. A larger difference shows a late sample, or a forged number.
 const mostOvercharge = 10
 
-// correction compares what libvgpu charges a job on a card with what the job worked.
+// correction compares the charges of a job on a card with its work.
 type correction struct {
 	sum   uint64 // charged_ns when it was last read; it can be forged
 	at    time.Time
@@ -36,14 +36,15 @@ func (c *correction) read(sum uint64, u Used, now time.Time) time.Duration {
 
 // add returns by how much the balance is to change for one sample, in whole microseconds. One percent of
 // the time can be a rounding of the driver's: it is left for the next sample. A job gets back no more
-// than it had left of its limit by the driver's own account, however much it was charged.
+// than it had left of its limit by the driver's own account, less half a percent of the time, however
+// much it was charged.
 func (c *correction) add(charged time.Duration, u Used, limit time.Duration) (d time.Duration) {
-	band, room := u.Span/100, limit+c.given-u.Most
+	band, room := u.Span/100, limit+c.given-u.Most-u.Span/200
 	over, under := c.left+charged-u.Most, c.left+charged-u.Least
 	c.given, c.left = 0, 0
 	switch {
 	case over > band:
-		d = max(0, min(over, room, mostOvercharge*u.Most, u.Span-limit)-band+time.Microsecond-1).Truncate(time.Microsecond)
+		d = max(0, min(over-band, room, mostOvercharge*u.Most, u.Span-limit)+time.Microsecond-1).Truncate(time.Microsecond)
 		c.given, c.left = d, min(over-d, band)
 		if u.Most == 0 { // the sample is late, perhaps
 			c.left = min(over, limit)

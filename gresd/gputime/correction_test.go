@@ -10,7 +10,7 @@ import (
 
 const ms = time.Millisecond
 
-// second is a sample of one second in which a job with a limit of 20 % was charged and worked.
+// second adds a sample of one second. The job's limit is 20 %.
 func (c *correction) second(charged, least, most time.Duration) time.Duration {
 	return c.add(charged, Used{Span: time.Second, Least: least, Most: most}, 200*ms)
 }
@@ -31,17 +31,17 @@ func TestCorrection(t *testing.T) {
 		{"what was left is carried over", correction{left: 10 * ms}, 104 * ms, 100 * ms, 100 * ms, 4 * ms, correction{left: 10 * ms, given: 4 * ms}},
 		{"and comes to nothing", correction{left: 10 * ms}, 95 * ms, 100 * ms, 100 * ms, 0, correction{left: 5 * ms}},
 		{"too little is carried over", correction{left: -8 * ms}, 96 * ms, 100 * ms, 100 * ms, -12 * ms, correction{}},
-		{"no more than the limit left", correction{}, 500 * ms, 150 * ms, 150 * ms, 40 * ms, correction{left: 10 * ms, given: 40 * ms}},
+		{"no more than the limit left", correction{}, 500 * ms, 150 * ms, 150 * ms, 45 * ms, correction{left: 10 * ms, given: 45 * ms}},
 		{"nothing at the limit", correction{}, time.Second, 200 * ms, 200 * ms, 0, correction{left: 10 * ms}},
 		{"nothing above it", correction{}, time.Second, 300 * ms, 300 * ms, 0, correction{left: 10 * ms}},
 		{"what was given is part of the limit", correction{given: 100 * ms}, 300 * ms, 200 * ms, 200 * ms, 90 * ms, correction{left: 10 * ms, given: 90 * ms}},
 		{"but only once", correction{}, 300 * ms, 200 * ms, 200 * ms, 0, correction{left: 10 * ms}},
-		{"charged a hundred times", correction{}, 200 * ms, 2 * ms, 2 * ms, 10 * ms, correction{left: 10 * ms, given: 10 * ms}},
+		{"charged a hundred times", correction{}, 200 * ms, 2 * ms, 2 * ms, 20 * ms, correction{left: 10 * ms, given: 20 * ms}},
 		{"a sample that is late", correction{}, 200 * ms, 0, 0, 0, correction{left: 200 * ms}},
 		{"and comes", correction{left: 200 * ms}, 200 * ms, 400 * ms, 400 * ms, 0, correction{}},
-		{"no more than all of the card", correction{given: 900 * ms}, time.Second, 150 * ms, 150 * ms, 790 * ms, correction{left: 10 * ms, given: 790 * ms}},
+		{"no more than all of the card", correction{given: 900 * ms}, time.Second, 150 * ms, 150 * ms, 800 * ms, correction{left: 10 * ms, given: 800 * ms}},
 		{"between the bounds", correction{}, 300 * ms, 100 * ms, 400 * ms, 0, correction{}},
-		{"above both bounds", correction{}, 450 * ms, 100 * ms, 150 * ms, 40 * ms, correction{left: 10 * ms, given: 40 * ms}},
+		{"above both bounds", correction{}, 450 * ms, 100 * ms, 150 * ms, 45 * ms, correction{left: 10 * ms, given: 45 * ms}},
 		{"below both bounds", correction{}, 50 * ms, 100 * ms, 150 * ms, -50 * ms, correction{}},
 		{"nothing is known", correction{left: 7 * ms}, 900 * ms, 0, time.Second, 0, correction{}},
 		{"whole microseconds", correction{}, 150*ms + 999, 100 * ms, 100 * ms, 40*ms + time.Microsecond, correction{left: 10*ms - 1, given: 40*ms + time.Microsecond}},
@@ -53,8 +53,8 @@ func TestCorrection(t *testing.T) {
 	}
 }
 
-// The driver tells whole percents. Over many samples, charges and work differ by no more than one
-// sample's percent, whatever the work is.
+// The driver's samples are whole percents. Over many samples, charges and work differ by no more than
+// the percent of one sample.
 func TestRoundingDoesNotAddUp(t *testing.T) {
 	for _, percent := range []float64{3.2, 11.5, 16.45} {
 		var c correction
@@ -97,7 +97,7 @@ func TestWhatCorrectionsComeTo(t *testing.T) {
 		budget    budget
 		least, at time.Duration // of the mean of the second ten seconds, and the most of all
 	}{
-		{"a host that is charged twice the work", budget{factor: 2, most: time.Second}, 189 * ms, 200 * ms},
+		{"a host that is charged twice the work", budget{factor: 2, most: time.Second}, 194 * ms, 200 * ms},
 		{"and five times", budget{factor: 5, most: time.Second}, 170 * ms, 200 * ms},
 		{"charged half of the work", budget{factor: 0.5, most: time.Second}, 150 * ms, 210 * ms},
 		{"exact", budget{factor: 1, most: time.Second}, 200 * ms, 200 * ms},
@@ -109,7 +109,7 @@ func TestWhatCorrectionsComeTo(t *testing.T) {
 			t.Errorf("%s: %v of each second, want %v to %v", test.name, got, test.least, test.at)
 		}
 	}
-	// A job that forges its sum and saves up: what it has later is less than it left before.
+	// A job that forges its sum saves up for a while: later it gets less than it left.
 	b := budget{factor: 1, most: 20 * ms, forged: time.Second}
 	b.run(20)
 	b.most = time.Second

@@ -8,7 +8,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
-// turnCost bounds the time of a turn on the card in which a process does not work.
+// turnCost bounds the time on the card before and after the work of one turn.
 const turnCost = 250 * time.Microsecond
 
 // longestSpan is the time between two looks after which the earlier one says nothing.
@@ -33,11 +33,11 @@ type Used struct {
 	Known   bool
 }
 
-// Jobs follows how long each job worked on one card. The driver's samples tell exactly for how much of
-// the time some process worked. If jobs compete, they do not tell which. The card's records tell exactly
-// which process was on it, but a process without work stays on it until another one comes. So a job
-// worked for no more than it was there, and for no less than that without the time in which no process
-// worked. If no other process was on the card, the job worked for what the card did.
+// Jobs follows how long each job worked on one card. The sum of the driver's samples is exact, but if
+// jobs compete, the sample of one process is not. The card's records show exactly which process was on
+// it, but a process without work stays on it until another one comes. So the time on the card is the
+// upper bound of a job's work. This time without the card's idle time is the lower bound. If no other
+// process was on the card, the job's work is the sum of the samples.
 type Jobs struct {
 	before *Account // nil: not known
 	owners owners
@@ -52,7 +52,7 @@ type least struct {
 	span  time.Duration // of all
 }
 
-// owners are the jobs of processes, with those of the last look: samples tell of processes that have
+// owners are the jobs of the processes now and at the last look: a sample can name a process that has
 // ended.
 type owners struct{ now, before map[uint32]uint32 }
 
@@ -64,7 +64,7 @@ func (o owners) of(pid uint32) uint32 {
 }
 
 // Add returns the work of each job that has a limit, by the looks since the last call and the newest
-// records; nil: these are not known. Of a job that nothing measures, the bounds are far apart.
+// records; nil: these are not known. If nothing measures a job, its bounds are far apart.
 func (j *Jobs) Add(v View, looks []Look, records *Account) map[uint32]Used {
 	several := v.MPS
 	for _, l := range looks {
