@@ -142,5 +142,5 @@ void vgpu_queues_charge(struct gate *g, uint64_t until)
 	g->queues_own_ns = vgpu_gate_own(g, until);
 	/* A gate without a budget takes nothing from the balance. */
 	vgpu_gate_charge(g, (uint64_t)charge,
-		    g->schedule.gate & VGPU_GATE_BUDGET ? 0 : (uint64_t)charge, elapsed);
+			 g->schedule.gate & VGPU_GATE_BUDGET ? 0 : (uint64_t)charge, elapsed);
 }

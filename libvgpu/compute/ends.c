@@ -62,7 +62,8 @@ void vgpu_gate_record(CUstream stream)
 
 		vgpu_gate_hold(g);
 		l = g->last;
-		if (l && l->context && l->stream == stream && l->thread == vgpu_stream_thread(stream)) {
+		if (l && l->context && l->stream == stream &&
+		    l->thread == vgpu_stream_thread(stream)) {
 			if (!l->launched && vgpu_only_budget(g))
 				wait_before_event(g, l);
 			else

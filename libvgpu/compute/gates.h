@@ -34,12 +34,12 @@ struct vgpu_stream_batch {
 	/* Host times: before and after the start event is recorded, the first launch has
 	 * returned, no launch came after it, the end event is recorded. */
 	uint64_t asked_ns, opened_ns, first_ns, last_ns, recorded_ns;
-	uint64_t own_ns;              /* of the gate when it was opened */
-	uint64_t held_ns;             /* of the lane then */
-	uint32_t launches;            /* entered the gate, and did not fail */
-	uint32_t entered;             /* the gate, with the lock held */
-	uint32_t left;   /* of them, those that were launched; grows without the lock */
-	uint32_t ticked; /* launches when the watcher last looked */
+	uint64_t own_ns;   /* of the gate when it was opened */
+	uint64_t held_ns;  /* of the lane then */
+	uint32_t launches; /* entered the gate, and did not fail */
+	uint32_t entered;  /* the gate, with the lock held */
+	uint32_t left;     /* of them, those that were launched; grows without the lock */
+	uint32_t ticked;   /* launches when the watcher last looked */
 	uint32_t nfuncs;
 	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
 	bool tight;      /* began while the batch before was running */
@@ -113,7 +113,7 @@ struct gate {
 	uint64_t past_ns;              /* until then no launch goes past a budget that is used up */
 	unsigned quick_left;           /* QUICK_MAX, less by what has gone by the last look */
 	struct lane *last;             /* of the last launch, or NULL */
-	uint64_t several_ns;   /* when several streams last had work at a time */
+	uint64_t several_ns;           /* when several streams last had work at a time */
 	/* Time that was the job's own, by the weights of all schedules up to own_at_ns. */
 	uint64_t own_ns, own_at_ns;
 	/* When last looked, so many other processes of the job had work on the card; and with
@@ -131,7 +131,7 @@ struct gate {
 	struct gate_context context[CONTEXTS];
 	uint64_t uses;
 	uint64_t gaps_ns; /* when a batch last ended in which the card waited for the host */
-	unsigned lanes; /* so many have been in use */
+	unsigned lanes;   /* so many have been in use */
 	struct lane lane[LANES];
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gate_test.c - schedules that threads take over in any order; launches that pass without a check. */
-#include "../../libvgpu/compute/gate.c"
 #include "../../libvgpu/compute/batch.c"
+#include "../../libvgpu/compute/gate.c"
 #include "../../libvgpu/compute/own_time.c"
 
 #include "check.h"

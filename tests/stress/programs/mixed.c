@@ -191,7 +191,8 @@ int main(int argc, char **argv)
 	wall = now_s() - began;
 	CALL(cuMemcpyDtoH_v2, &measured, sum, sizeof measured);
 	qsort(took, times, sizeof took[0], compare);
-	printf("{\"part\":%.4f,\"done_ns\":%.0f,\"launches\":%llu,\"secs\":%.3f,\"p50\":%.3f,\"p90\":%.3f}\n",
+	printf("{\"part\":%.4f,\"done_ns\":%.0f,\"launches\":%llu,\"secs\":%.3f,\"p50\":%.3f,"
+	       "\"p90\":%.3f}\n",
 	       (measured ? (double)measured : host) / 1e9 / wall, host,
 	       (unsigned long long)launches, wall, took[times / 2], took[times * 9 / 10]);
 	return 0;
