@@ -83,13 +83,13 @@ type GrantCard struct {
 // Schedule is the part of a card that the arbiter changes while the job runs.
 type Schedule struct {
 	SliceUS   uint32 // time slice of each busy process; 0: leave the driver's
-	Gate      uint32 // GateBudget | GateTurn; 0: launches are not held back
+	Gate      uint32 // GateBudget | …; 0: launches are not held back
 	WeightPPM uint32 // own part, on the average, of the time for which its work is on the card, 1e-6
 	LeastPPM  uint32 // the same while all busy neighbours are there: own slice / sum of the busy slices
 	BusyProcs uint32
 	Others    uint32 // other busy jobs on the card
 	Cores     uint32
-	Turn      Turn // with GateTurn
+	Window    Window // with GateWindow
 	// LeaseNS (CLOCK_MONOTONIC): until then an open gate may count on neighbours that
 	// hold the job; later its budget does. 0: it counts on nobody.
 	LeaseNS uint64
@@ -100,20 +100,18 @@ type Schedule struct {
 // What a gate can hold launches back for.
 const (
 	GateBudget = uint32(C.VGPU_GATE_BUDGET) // the budget, at Cores
-	GateTurn   = uint32(C.VGPU_GATE_TURN)   // until the job's turn
 
 	// GateMeasure holds nothing back: launches are only measured.
 	GateMeasure = uint32(C.VGPU_GATE_MEASURE)
 	// GateShut lets nothing go, until LeaseNS at the latest.
 	GateShut = uint32(C.VGPU_GATE_SHUT)
-	// GateWindow lets a job launch in the first part of each Turn.PeriodUS only.
+	// GateWindow lets a job launch in its window of each period only.
 	GateWindow = uint32(C.VGPU_GATE_WINDOW)
 )
 
-// Turn is when a job may launch: in the window of that length that begins at
-// BeginNS of CLOCK_MONOTONIC. Should gresd tell no other in time, the window
-// comes again every period. A length of a period has no end.
-type Turn struct {
+// Window is when a job may launch: for that length in each period of CLOCK_MONOTONIC, from BeginNS
+// on. A window as long as its period is always open.
+type Window struct {
 	PeriodUS, LengthUS uint32
 	QueueUS            uint32 // work of one process that may be in flight
 	BeginNS            uint64
@@ -229,10 +227,10 @@ func (g *Grant) SetSchedule(card int, s Schedule) bool {
 	atomic.StoreUint32(word(&c.least_ppm), s.LeastPPM)
 	atomic.StoreUint32(word(&c.busy_procs), s.BusyProcs)
 	atomic.StoreUint32(word(&c.others), s.Others)
-	atomic.StoreUint32(word(&c.turn_period_us), s.Turn.PeriodUS)
-	atomic.StoreUint32(word(&c.turn_length_us), s.Turn.LengthUS)
-	atomic.StoreUint32(word(&c.turn_queue_us), s.Turn.QueueUS)
-	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns)), s.Turn.BeginNS)
+	atomic.StoreUint32(word(&c.turn_period_us), s.Window.PeriodUS)
+	atomic.StoreUint32(word(&c.turn_length_us), s.Window.LengthUS)
+	atomic.StoreUint32(word(&c.turn_queue_us), s.Window.QueueUS)
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.turn_begin_ns)), s.Window.BeginNS)
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.lease_ns)), s.LeaseNS)
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.solo)), s.Solo)
 	atomic.AddUint32(word(&c.seq), 1)
@@ -326,7 +324,7 @@ func scheduleOf(c *C.struct_vgpu_grant_card) Schedule {
 		BusyProcs: atomic.LoadUint32(word(&c.busy_procs)),
 		Others:    atomic.LoadUint32(word(&c.others)),
 		Cores:     atomic.LoadUint32(word(&c.cores)),
-		Turn: Turn{
+		Window: Window{
 			PeriodUS: atomic.LoadUint32(word(&c.turn_period_us)),
 			LengthUS: atomic.LoadUint32(word(&c.turn_length_us)),
 			QueueUS:  atomic.LoadUint32(word(&c.turn_queue_us)),

@@ -59,18 +59,17 @@
 #define VGPU_ENGINE_CONCURRENT 1u /* one MPS server runs side by side what all its jobs launch */
 
 /* gate of a card in a grant */
-#define VGPU_GATE_BUDGET 0x1u  /* the GPU-time budget holds the job at cores */
-#define VGPU_GATE_TURN 0x2u    /* launches only in the job's turn */
+#define VGPU_GATE_BUDGET 0x1u /* the GPU-time budget holds the job at cores */
+/* 0x2 belongs to libraries older than windows with a start. */
 #define VGPU_GATE_MEASURE 0x4u /* launches are measured; nothing holds them back */
-/* Launches only in the first turn_length_us of each turn_period_us of
- * CLOCK_MONOTONIC: the same moments on all cards of a job, so that its processes
- * do not wait for each other with a kernel on the card. */
+/* Launches only in the job's window: turn_length_us of each turn_period_us of CLOCK_MONOTONIC, from
+ * turn_begin_ns on. On cards without time slices the windows of the jobs follow each other. A job of
+ * several cards has its windows at the same moments, so that its processes do not wait for each other
+ * with a kernel on the card. */
 #define VGPU_GATE_WINDOW 0x8u
 
 /* No launches at all, for a moment: until gresd says otherwise, or lease_ns. */
 #define VGPU_GATE_SHUT 0x10u
-
-#define VGPU_TURN_ALONE_NS 200000000u
 
 /* vgpu_slot.flags */
 #define VGPU_SLOT_SLICES_OK 0x1u      /* time slice set and read back */
@@ -109,13 +108,9 @@ struct vgpu_grant_card {
 	/* Oversubscription: of mem_limit, what the card really has for the job;
 	 * linear allocations beyond it become managed memory. 0: all of it. */
 	uint64_t mem_physical;
-	/* The job's turn, where slices cannot be set: launches only in the window
-	 * [begin, begin + length) of CLOCK_MONOTONIC. gresd deals it the next one in
-	 * time; if it has not after VGPU_TURN_ALONE_NS, it is gone, and the window
-	 * comes again every period. A length of a period: from begin on without an
-	 * end. Under seq. */
+	/* With VGPU_GATE_WINDOW. If the length is a period, the window is always open. Under seq. */
 	uint32_t turn_period_us;
-	uint32_t turn_queue_us; /* work of one process that may be in flight in a turn */
+	uint32_t turn_queue_us; /* work of one process that may be in flight in a window */
 	uint32_t turn_length_us;
 	/* The same while all busy neighbours are there; 0: gresd is older than this. */
 	uint32_t least_ppm;
@@ -171,14 +166,11 @@ struct vgpu_budget {
 	uint64_t first_since_ns;
 };
 
-/* What a job has launched on a card and still wants to: by this gresd ends a
- * turn early or late. Kept while VGPU_GATE_TURN is set. */
-struct vgpu_turn_state {
-	uint64_t until_ns;  /* when all launched work will be done, as estimated */
-	uint64_t wanted_ns; /* when a launch last went or waited */
-	/* Estimated work that was not seen complete; 0: the card has done it all,
-	 * whatever was estimated. */
-	uint64_t inflight_ns;
+/* Kept while VGPU_GATE_WINDOW is set: jobs that want the card have windows on it. */
+struct vgpu_demand {
+	uint64_t reserved0;
+	uint64_t wanted_ns; /* CLOCK_MONOTONIC: when a launch last went or waited */
+	uint64_t reserved1;
 };
 
 struct vgpu_cache_header {
@@ -194,7 +186,7 @@ struct vgpu_cache_header {
 	char uuid[VGPU_MAX_CARDS][VGPU_UUID_LEN];
 	uint64_t mem_limit[VGPU_MAX_CARDS];
 	struct vgpu_budget budget[VGPU_MAX_CARDS];
-	struct vgpu_turn_state turn[VGPU_MAX_CARDS];
+	struct vgpu_demand demand[VGPU_MAX_CARDS];
 	/* The most memory in use right after an allocation, in bytes; only grows.
 	 * For display: libraries older than the field leave 0. */
 	uint64_t mem_peak[VGPU_MAX_CARDS];
@@ -280,7 +272,7 @@ _Static_assert(sizeof(struct vgpu_budget) == 64, "vgpu_budget");
 VGPU_AT(vgpu_cache_header, version, 8);
 VGPU_AT(vgpu_cache_header, uuid, 64);
 VGPU_AT(vgpu_cache_header, budget, 960);
-VGPU_AT(vgpu_cache_header, turn, 1984);
+VGPU_AT(vgpu_cache_header, demand, 1984);
 VGPU_AT(vgpu_cache_header, behind_ns, 2752);
 VGPU_AT(vgpu_cache_header, credited_us, 3008);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");

@@ -106,6 +106,7 @@ type CacheCard struct {
 	MemLimit, MemUsed, Context, Module uint64
 	MemPeak                            uint64 // the most in use after any allocation; 0: not known
 	ElapsedNS                          uint64 // for which measured work was on its way, slices of others included; processes added up
+	WantedNS                           uint64 // CLOCK_MONOTONIC: with GateWindow, when a launch last waited; else 0, or old
 	Budget                             Budget
 }
 
@@ -281,6 +282,7 @@ func (r *CacheReader) read(p *patience) (CacheView, error) {
 		b := &h.budget[i]
 		view.Cards[i] = CacheCard{
 			UUID: r.uuid(i, &h.uuid[i]), MemLimit: uint64(h.mem_limit[i]), MemPeak: uint64(h.mem_peak[i]), ElapsedNS: uint64(h.elapsed_ns[i]),
+			WantedNS: uint64(h.demand[i].wanted_ns),
 			Budget: Budget{
 				BalanceNS: int64(b.balance_ns), ChargedNS: uint64(b.charged_ns),
 				Waits: uint64(b.waits), WaitNS: uint64(b.wait_ns), Refused: uint64(b.refused),

@@ -291,7 +291,7 @@ func TestEveryBitOfAGrant(t *testing.T) {
 			span{at + 84, at + 112, other}, // schedule, engine
 			span{at + 112, at + 120, same}, // what is outside, only for the job's processes
 			span{at + 120, at + 128, other},
-			span{at + 128, at + 192, free}) // turns, and what is not used yet
+			span{at + 128, at + 192, free}) // windows, and what is not used yet
 	}
 	file := memory(t)
 	write(t, file, GrantSize, part{0, good})
@@ -333,8 +333,15 @@ func TestEveryBitOfACache(t *testing.T) {
 		}
 		spans = append(spans, span{at, at + 8, other}, span{at + 8, at + 16, same}, span{at + 16, at + 48, other}, span{at + 48, at + 64, same})
 	}
-	spans = append(spans, span{1984, 2368, same},
-		span{2368, 2368 + cards*8, other}, // peaks
+	for i := range MaxCards { // demand
+		at := 1984 + i*24
+		if i >= cards {
+			spans = append(spans, span{at, at + 24, same})
+			continue
+		}
+		spans = append(spans, span{at, at + 8, same}, span{at + 8, at + 16, other}, span{at + 16, at + 24, same})
+	}
+	spans = append(spans, span{2368, 2368 + cards*8, other}, // peaks
 		span{2368 + cards*8, 2496, same},
 		span{2496, 2496 + cards*8, other}, // elapsed times
 		span{2496 + cards*8, headerBytes, same},

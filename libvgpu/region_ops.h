@@ -168,23 +168,9 @@ bool vgpu_order_first(struct vgpu_budget *b, uint64_t since_ns, uint64_t now_ns)
 /* The launch has been charged, or waits for something else. */
 void vgpu_order_leave(struct vgpu_budget *b, uint64_t since_ns);
 
-/* Nanoseconds until the job's next turn, 0 when work that the card begins at
- * start_ns (now, or later when other work is in front of it) may go now. What of it
- * runs over the end of the turn, gresd takes from the next. */
-uint64_t vgpu_turn_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t start_ns);
-
 /* Nanoseconds until the next window, 0 when work that begins at start_ns may go
  * now. first: nothing is in flight, and work too long for any window may begin. */
 uint64_t vgpu_window_wait(const struct vgpu_schedule *s, uint64_t now_ns, uint64_t start_ns,
 			  bool first);
-
-/* When the card will have done what the job has launched, corrected by what is
- * known to be in flight: at most inflight_ns, at least least_ns (0: not known). Never
- * before now. */
-uint64_t vgpu_turn_until(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t inflight_ns,
-			 uint64_t least_ns);
-
-/* Notes a launch of work_ns. */
-void vgpu_turn_launched(struct vgpu_turn_state *t, uint64_t now_ns, uint64_t work_ns);
 
 #endif

@@ -76,10 +76,10 @@ func takeSlot(t *testing.T, path string, pid int, mem uint64) {
 func TestSlotsOfDeadProcessesAreCleared(t *testing.T) {
 	grants := testGrants(t)
 	const job, nobody = 7, 65534
-	err := grants.Create(ledger.Record{
+	err := grants.Create(grant.SpecOf(ledger.Record{
 		JobID: job, UID: nobody, GID: nobody, State: ledger.Granted, Mode: gpu.Hard, Created: time.Now(),
 		Placement: place.Placement{Cards: []place.CardShare{{UUID: "GPU-a", Share: 30, Cores: 30, Memory: gpu.GiB}}},
-	}, func(gpu.UUID) gpu.Bytes { return 0 })
+	}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,13 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -80,29 +80,27 @@ type asked struct {
 // nodesOf sorts jobs that run by node. Those that are suspended are not asked: their steps
 // would not start.
 func nodesOf(jobs []slurm.Queued) (nodes []asked) {
+	byNode := map[string][]slurm.Queued{}
 	for _, job := range jobs {
-		if job.State != "RUNNING" {
-			continue
-		}
-		for _, node := range job.Nodes {
-			i := slices.IndexFunc(nodes, func(a asked) bool { return a.node == node })
-			if i < 0 {
-				i, nodes = len(nodes), append(nodes, asked{node: node})
+		if job.State == "RUNNING" {
+			for _, node := range job.Nodes {
+				byNode[node] = append(byNode[node], job)
 			}
-			nodes[i].jobs = append(nodes[i].jobs, job)
 		}
 	}
-	slices.SortFunc(nodes, func(a, b asked) int { return cmp.Compare(a.node, b.node) })
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		nodes = append(nodes, asked{node, byNode[node]})
+	}
 	return nodes
 }
 
-// ownJobs are the user's, that have or want a share.
-func (s *settings) ownJobs(ctx context.Context) ([]slurm.Queued, error) {
+// ownJobs returns the user's jobs with a share or a request for one. only is the number of a single job, or 0.
+func (s *settings) ownJobs(ctx context.Context, only uint32) ([]slurm.Queued, error) {
 	jobs, err := s.slurm("", stepLimit).Shares(ctx, os.Getuid())
 	if err != nil {
 		return nil, fmt.Errorf("no gresd here, and Slurm does not say where your jobs run: %w", err)
 	}
-	return jobs, nil
+	return slices.DeleteFunc(jobs, func(job slurm.Queued) bool { return only != 0 && job.JobID != only }), nil
 }
 
 // each asks nodes, atOnce at a time, and returns when the last has answered or has not.
@@ -188,7 +186,7 @@ type placed struct {
 
 // afarJobs asks every node with jobs of the user. A node that does not answer has rows that say so.
 func (s *settings) afarJobs(ctx context.Context, command string) ([]placed, error) {
-	own, err := s.ownJobs(ctx)
+	own, err := s.ownJobs(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -225,21 +223,20 @@ type nodeSays struct {
 
 // explainAfar asks the nodes of a job, or says why it has none yet.
 func (s *settings) explainAfar(ctx context.Context, out io.Writer, jobID uint32) error {
-	own, err := s.ownJobs(ctx)
+	own, err := s.ownJobs(ctx, jobID)
 	if err != nil {
 		return err
 	}
-	own = slices.DeleteFunc(own, func(job slurm.Queued) bool { return job.JobID != jobID })
 	if len(own) == 0 {
 		return fmt.Errorf("job %d: none of yours that runs or waits for a share; see squeue --me", jobID)
 	}
 	var says []nodeSays
 	for _, a := range askNodes[*wire.Explanation](ctx, s, own, "explain", strconv.FormatUint(uint64(jobID), 10)) {
+		said := nodeSays{Node: a.node, Explanation: a.got}
 		if a.err != nil {
-			says = append(says, nodeSays{Node: a.node, Error: a.err.Error()})
-		} else {
-			says = append(says, nodeSays{Node: a.node, Explanation: a.got})
+			said = nodeSays{Node: a.node, Error: a.err.Error()}
 		}
+		says = append(says, said)
 	}
 	if len(says) == 0 {
 		return fmt.Errorf("job %d: %s, Slurm's reason is %s: no node can be asked; vgpuctl nodes shows where room is",

@@ -110,6 +110,47 @@ func TestStepOfALiveViewEnds(t *testing.T) {
 	})
 }
 
+// A live view has one step on each node. A node that does not answer is not asked again at once.
+func TestALiveViewKeepsOneStepOnEachNode(t *testing.T) {
+	config := loginHost(t, exampleQueue)
+	dir := filepath.Dir(config)
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("srun", "echo \"$@\" >>"+dir+"/asked\ncase \"$*\" in\n*--nodelist=n1\\ *) while read -r line; do echo '{\"status\": {\"version\": \"1\"}}'; done ;;\n"+
+		"*) echo 'srun: error: no such node' >&2; exit 1 ;;\nesac\n")
+	s := &settings{config: config}
+	all := &feeds{s: s, client: s.slurm("", stepLimit), most: mostFeeds}
+	for range 2 {
+		samples, err := all.samples(t.Context())
+		if err != nil || len(samples) != 2 {
+			t.Fatalf("%+v, %v; want samples of n1 and n2", samples, err)
+		}
+		if st := samples[0].Status; st.Node != "n1" || st.Version != "1" {
+			t.Errorf("n1: %+v", st)
+		}
+		if st := samples[1].Status; st.Node != "n2" || len(st.Problems) != 1 || st.Problems[0] != "no such node" {
+			t.Errorf("n2: %+v", st)
+		}
+	}
+	if asked, err := os.ReadFile(filepath.Join(dir, "asked")); err != nil || strings.Count(string(asked), "\n") != 2 {
+		t.Errorf("steps, %v:\n%s", err, asked)
+	}
+	// The jobs have ended.
+	write("squeue", "")
+	step := all.open["n1"].step
+	all.next = time.Time{}
+	if samples, err := all.samples(t.Context()); err != nil || len(samples) != 0 || len(all.open) != 0 {
+		t.Errorf("%+v, %v", samples, err)
+	}
+	if _, open := <-step.answers; open || step.cmd.ProcessState == nil {
+		t.Error("the step of n1 goes on")
+	}
+	all.close()
+}
+
 func TestErrorOfAStepIsWhatItsTaskSays(t *testing.T) {
 	failed := errors.New("exit status 1")
 	for said, want := range map[string]string{

@@ -63,19 +63,19 @@ func command() *cobra.Command {
 	})
 	s.add(root, "topo", "Show how the cards are joined, and what is free of each", cobra.NoArgs, s.topo)
 	s.add(root, "nodes", "Show the cards of all nodes and who waits for a share, from slurmctld alone", cobra.NoArgs, s.nodes)
-	s.add(root, "cordon CARD [REASON...]", "Give no new shares of a card, named by index or UUID (root only)", cobra.MinimumNArgs(1), s.cardChange(wire.OpCordon)).ValidArgsFunction = s.completeCards
-	s.add(root, "uncordon CARD", "Put a card back to use that was cordoned or sick (root only)", cobra.ExactArgs(1), s.cardChange(wire.OpUncordon)).ValidArgsFunction = s.completeCards
+	s.add(root, "cordon CARD [REASON...]", "Give no new shares of a card, named by index or UUID (root only)", cobra.MinimumNArgs(1), s.cardChange(wire.OpCordon)).ValidArgsFunction = s.completeCards()
+	s.add(root, "uncordon CARD", "Put a card back to use that was cordoned or sick (root only)", cobra.ExactArgs(1), s.cardChange(wire.OpUncordon)).ValidArgsFunction = s.completeCards()
 	root.AddCommand(s.topCommand(), s.setCommand(), s.explainCommand(), s.reportCommand(), s.webCommand())
 
 	// Files and the node itself, without gresd.
 	inspect := s.add(root, "inspect FILE", "Decode a grant, a cache, or a cache of HAMi-core", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
 		err := s.inspect(cmd.OutOrStdout(), args[0])
 		if job, number := strconv.ParseUint(args[0], 10, 32); errors.Is(err, fs.ErrNotExist) && number == nil {
-			return fmt.Errorf("inspect: %q: want a file; those of a job are %s and cache beside it", args[0], s.grantOf(uint32(job)))
+			return fmt.Errorf("inspect: %q: want a file; those of a job are %s and cache beside it", args[0], s.jobFile(uint32(job), "grant"))
 		}
 		return err
 	})
-	inspect.ValidArgsFunction = s.completeJobFiles
+	inspect.ValidArgsFunction = s.completeJobFiles()
 	check := s.add(root, "check-config [FILE]", "Check a configuration file", cobra.MaximumNArgs(1), func(cmd *cobra.Command, args []string) error {
 		return s.checkConfig(cmd.OutOrStdout(), args)
 	})
@@ -116,7 +116,7 @@ func (s *settings) cardChange(op wire.Op) func(*cobra.Command, []string) error {
 	}
 }
 
-// grantOf is the grant of a job, where the configuration puts it.
-func (s *settings) grantOf(job uint32) string {
-	return filepath.Join(s.configuration().Paths.Job(job), "grant")
+// jobFile returns the path of the grant or the cache of a job, by the configuration.
+func (s *settings) jobFile(job uint32, name string) string {
+	return filepath.Join(s.configuration().Paths.Job(job), name)
 }

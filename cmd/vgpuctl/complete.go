@@ -3,13 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -48,21 +47,26 @@ func complete(cmd *cobra.Command, flag string, words ...string) {
 	}
 }
 
-// quick is what gresd answers in time; without an answer nothing is completed.
-func (s *settings) quick(cmd *cobra.Command, op wire.Op) (wire.Reply, bool) {
-	socket, err := s.socketPath()
-	if err != nil {
-		return wire.Reply{}, false
+// completes gives the words of an answer of gresd for the first argument. Without an answer in time it
+// gives none.
+func (s *settings) completes(op wire.Op, files cobra.ShellCompDirective, words func(wire.Reply) []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		socket, err := s.socketPath()
+		if err != nil || len(args) > 0 {
+			return nil, files
+		}
+		client := wire.Client{Socket: socket, Timeout: completeFor}
+		rep, err := client.Do(cmd.Context(), wire.Request{Op: op})
+		if err != nil {
+			return nil, files
+		}
+		return words(rep), files
 	}
-	client := wire.Client{Socket: socket, Timeout: completeFor}
-	rep, err := client.Do(cmd.Context(), wire.Request{Op: op})
-	return rep, err == nil
 }
 
 // completeJobs gives the jobs that the user may see, each with what it is.
-func (s *settings) completeJobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var words []string
-	if rep, ok := s.quick(cmd, wire.OpJobs); ok && len(args) == 0 {
+func (s *settings) completeJobs() cobra.CompletionFunc {
+	return s.completes(wire.OpJobs, cobra.ShellCompDirectiveNoFileComp, func(rep wire.Reply) (words []string) {
 		for _, j := range rep.Jobs {
 			what := j.State
 			if len(j.Cards) > 0 {
@@ -70,28 +74,25 @@ func (s *settings) completeJobs(cmd *cobra.Command, args []string, _ string) ([]
 			}
 			words = append(words, fmt.Sprintf("%d\t%s, %s", j.JobID, j.Who(), what))
 		}
-	}
-	return words, cobra.ShellCompDirectiveNoFileComp
+		return words
+	})
 }
 
-func (s *settings) completeCards(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var words []string
-	if rep, ok := s.quick(cmd, wire.OpStatus); ok && rep.Status != nil && len(args) == 0 {
-		for _, c := range rep.Status.Cards {
+func (s *settings) completeCards() cobra.CompletionFunc {
+	return s.completes(wire.OpStatus, cobra.ShellCompDirectiveNoFileComp, func(rep wire.Reply) (words []string) {
+		for _, c := range cmp.Or(rep.Status, &wire.Status{}).Cards {
 			words = append(words, fmt.Sprintf("%d\t%s, %s granted", c.Index, c.Type, percent(c.Share)))
 		}
-	}
-	return words, cobra.ShellCompDirectiveNoFileComp
+		return words
+	})
 }
 
 // completeJobFiles gives the grants and caches that the user may see, beside any file.
-func (s *settings) completeJobFiles(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var words []string
-	cfg, err := config.Load(s.config)
-	if rep, ok := s.quick(cmd, wire.OpJobs); err == nil && ok && len(args) == 0 {
+func (s *settings) completeJobFiles() cobra.CompletionFunc {
+	return s.completes(wire.OpJobs, cobra.ShellCompDirectiveDefault, func(rep wire.Reply) (words []string) {
 		for _, j := range rep.Jobs {
-			words = append(words, filepath.Join(cfg.Paths.Job(j.JobID), "grant"), filepath.Join(cfg.Paths.Job(j.JobID), "cache"))
+			words = append(words, s.jobFile(j.JobID, "grant"), s.jobFile(j.JobID, "cache"))
 		}
-	}
-	return words, cobra.ShellCompDirectiveDefault
+		return words
+	})
 }

@@ -24,7 +24,7 @@ func (s *settings) explainCommand() *cobra.Command {
 			"  vgpuctl explain --gres=vgpu:30 --vgpu-mem=20G",
 		Args: cobra.MaximumNArgs(1),
 
-		ValidArgsFunction: s.completeJobs,
+		ValidArgsFunction: s.completeJobs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (req.GRES != "") {
 				return errors.New("want a job or a request, for example: vgpuctl explain 4217, or vgpuctl explain --gres=vgpu:30")
@@ -95,7 +95,7 @@ func writeExplanation(w io.Writer, e wire.Explanation) error {
 	if len(e.Cards) == 0 {
 		return nil
 	}
-	rows := [][]string{{"CARD", "TYPE", "FREE", "WANTED", "JOBS", "REASON"}}
+	rows, legend := [][]string{{"CARD", "TYPE", "FREE", "WANTED", "JOBS", "REASON"}}, [][]string{}
 	for _, c := range e.Cards {
 		wanted := "-"
 		if c.WantShare != 0 {
@@ -104,72 +104,56 @@ func writeExplanation(w io.Writer, e wire.Explanation) error {
 		rows = append(rows, []string{
 			fmt.Sprint(c.Index), c.Type, amount(c.FreeShare, c.FreeBytes), wanted, jobsOn(c), c.Reason,
 		})
+		if !slices.ContainsFunc(legend, func(row []string) bool { return row[0] == c.Reason }) {
+			legend = append(legend, []string{c.Reason, c.Why})
+		}
 	}
 	fmt.Fprintln(w)
 	if err := table(w, false, rows, "TYPE", "JOBS"); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
-	return table(w, false, legendOf(e.Cards))
-}
-
-// legendOf has each reason once, with its words.
-func legendOf(cards []wire.CardVerdict) (rows [][]string) {
-	seen := map[string]bool{}
-	for _, c := range cards {
-		if !seen[c.Reason] {
-			seen[c.Reason] = true
-			rows = append(rows, []string{c.Reason, c.Why})
-		}
-	}
-	return rows
+	return table(w, false, legend)
 }
 
 // verdict is what became of the request as a whole.
 func verdict(e wire.Explanation) string {
-	var taken, fit []string
-	for _, c := range e.Cards {
-		switch c.Reason {
-		case "taken":
-			taken = append(taken, fmt.Sprint(c.Index))
-		case "fits":
-			fit = append(fit, fmt.Sprint(c.Index))
+	cards := func(reason string) (text string) {
+		var indexes []string
+		for _, c := range e.Cards {
+			if c.Reason == reason {
+				indexes = append(indexes, fmt.Sprint(c.Index))
+			}
 		}
+		if len(indexes) > 0 {
+			text = strings.Repeat("s", min(len(indexes)-1, 1)) + " " + strings.Join(indexes, ", ")
+		}
+		return text
 	}
+	taken, fit := cards("taken"), cards("fits")
 	switch {
 	case e.Message != "":
 		return "not placed: " + e.Message
-	case len(taken) > 0 && e.JobID == 0:
-		return "would get " + cardNames(taken)
-	case len(taken) > 0:
-		return "got " + cardNames(taken)
-	case len(fit) > 0:
-		return "slurmctld can choose " + cardNames(fit)
+	case taken != "" && e.JobID == 0:
+		return "would get card" + taken
+	case taken != "":
+		return "got card" + taken
+	case fit != "":
+		return "slurmctld can choose card" + fit
 	}
 	return "not placed"
-}
-
-func cardNames(indexes []string) string {
-	if len(indexes) == 1 {
-		return "card " + indexes[0]
-	}
-	return "cards " + strings.Join(indexes, ", ")
 }
 
 func amount(share uint32, bytes uint64) string { return percent(share) + " " + size(bytes) }
 
 // jobsOn names at most three jobs; --json has all.
 func jobsOn(c wire.CardVerdict) string {
-	text := fmt.Sprint(c.Jobs)
-	for i, id := range slices.Sorted(slices.Values(c.JobIDs)) {
-		switch {
-		case i == 0:
-			text += ": " + fmt.Sprint(id)
-		case i < 3:
-			text += "," + fmt.Sprint(id)
-		case i == 3:
-			text += ",…"
-		}
+	var ids []string
+	for _, id := range slices.Sorted(slices.Values(c.JobIDs)) {
+		ids = append(ids, fmt.Sprint(id))
 	}
-	return text
+	if len(ids) > 3 {
+		ids = append(ids[:3], "…")
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%d: %s", c.Jobs, strings.Join(ids, ",")), ": ")
 }

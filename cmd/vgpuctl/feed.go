@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"io"
 	"os/exec"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
@@ -71,9 +71,8 @@ func (s *settings) answerEach(ctx context.Context, in io.Reader, out io.Writer) 
 	}
 }
 
-// feed is the step on one node.
-type feed struct {
-	asked
+// step is the step on one node.
+type step struct {
 	cmd     *exec.Cmd
 	end     context.CancelFunc
 	in      io.WriteCloser
@@ -82,9 +81,9 @@ type feed struct {
 	err     error           // as said
 }
 
-func startFeed(ctx context.Context, client *slurm.Client, a asked) (*feed, error) {
+func startStep(ctx context.Context, client *slurm.Client, a asked) (*step, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // close ends it
-	f := &feed{asked: a, end: cancel, answers: make(chan top.Sample)}
+	f := &step{end: cancel, answers: make(chan top.Sample)}
 	f.cmd = client.Step(ctx, a.jobs[0].JobID, a.node, hereEnv+"=1", "vgpuctl", "top", "--json", "--on-request")
 	f.cmd.Stderr = &f.said
 	in, err := f.cmd.StdinPipe()
@@ -125,7 +124,7 @@ func startFeed(ctx context.Context, client *slurm.Client, a asked) (*feed, error
 }
 
 // close lets the step end by itself, and else ends it.
-func (f *feed) close() {
+func (f *step) close() {
 	f.in.Close()
 	late := time.AfterFunc(2*time.Second, f.end)
 	for range f.answers {
@@ -135,7 +134,7 @@ func (f *feed) close() {
 }
 
 // ask returns the next sample.
-func (f *feed) ask(ctx context.Context) (top.Sample, error) {
+func (f *step) ask(ctx context.Context) (top.Sample, error) {
 	if _, err := f.in.Write([]byte("\n")); err != nil {
 		return top.Sample{}, f.ended()
 	}
@@ -153,97 +152,95 @@ func (f *feed) ask(ctx context.Context) (top.Sample, error) {
 }
 
 // ended is why the step has ended.
-func (f *feed) ended() error {
+func (f *step) ended() error {
 	for range f.answers {
 	}
 	return f.err
+}
+
+// feed is a node with its step.
+type feed struct {
+	asked
+	step  *step // nil: none
+	err   error // why it did not answer
+	until time.Time
+}
+
+// sample asks the node, unless it did not answer a short time ago.
+func (f *feed) sample(ctx context.Context, client *slurm.Client) (sample top.Sample, err error) {
+	if time.Now().Before(f.until) {
+		return sample, f.err
+	}
+	if f.step == nil {
+		f.step, err = startStep(ctx, client, f.asked)
+	}
+	if err == nil {
+		sample, err = f.step.ask(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		if f.step != nil {
+			f.step.end()
+		}
+		f.close()
+		f.err, f.until = err, time.Now().Add(asksAnew)
+	}
+	return sample, err
+}
+
+func (f *feed) close() {
+	if f.step != nil {
+		f.step.close()
+		f.step = nil
+	}
 }
 
 // feeds are those of all nodes with jobs of the user. It is for one goroutine.
 type feeds struct {
 	s      *settings
 	client *slurm.Client
+	most   int // nodes that are asked
 	nodes  []asked
 	next   time.Time // to ask Slurm
 	open   map[string]*feed
-	down   map[string]down
 }
 
-// down is a node that did not answer.
-type down struct {
-	err   error
-	until time.Time
-}
-
-func (s *settings) feeds() *feeds {
-	return &feeds{s: s, client: s.slurm("", stepLimit), open: map[string]*feed{}, down: map[string]down{}}
-}
-
-func (fs *feeds) close() {
-	nodes := make([]asked, 0, len(fs.open))
-	for _, f := range fs.open {
-		nodes = append(nodes, f.asked)
-	}
-	each(nodes, func(_ int, a asked) { fs.open[a.node].close() })
-}
+func (fs *feeds) close() { each(fs.nodes, func(_ int, a asked) { fs.open[a.node].close() }) }
 
 // samples asks each node once. One that does not answer has a sample that says so.
 func (fs *feeds) samples(ctx context.Context) ([]top.Sample, error) {
-	if now := time.Now(); now.After(fs.next) {
-		own, err := fs.s.ownJobs(ctx)
+	now := time.Now()
+	if now.After(fs.next) {
+		own, err := fs.s.ownJobs(ctx, 0)
 		if err != nil {
 			return nil, err
 		}
-		fs.next, fs.nodes = now.Add(asksAnew), nodesOf(own)
-		for node, f := range fs.open {
-			if !slices.ContainsFunc(fs.nodes, func(a asked) bool { return a.node == node }) {
-				f.close()
-				delete(fs.open, node)
-			}
+		before := fs.open
+		fs.next, fs.nodes, fs.open = now.Add(asksAnew), nodesOf(own), map[string]*feed{}
+		for _, a := range fs.nodes {
+			f := cmp.Or(before[a.node], &feed{})
+			f.asked, fs.open[a.node] = a, f
+			delete(before, a.node)
+		}
+		for _, f := range before {
+			f.close()
 		}
 	}
-	nodes := fs.nodes[:min(len(fs.nodes), mostFeeds)]
-	samples, errs, feeds := make([]top.Sample, len(nodes)), make([]error, len(nodes)), make([]*feed, len(nodes))
-	for i, a := range nodes {
-		feeds[i] = fs.open[a.node]
-	}
+	nodes := fs.nodes[:min(len(fs.nodes), fs.most)]
+	samples := make([]top.Sample, len(nodes))
 	each(nodes, func(i int, a asked) {
-		if last, is := fs.down[a.node]; is && time.Now().Before(last.until) {
-			errs[i] = last.err
-			return
-		}
-		if feeds[i] == nil {
-			feeds[i], errs[i] = startFeed(ctx, fs.client, a)
-		}
-		if errs[i] == nil {
-			samples[i], errs[i] = feeds[i].ask(ctx)
+		sample, err := fs.open[a.node].sample(ctx, fs.client)
+		if samples[i] = sample; err != nil {
+			samples[i] = noSample(a.node, err.Error())
 		}
 		samples[i].Status.Node = a.node
-		if errs[i] != nil && feeds[i] != nil && ctx.Err() == nil {
-			feeds[i].end()
-			feeds[i].close()
-			feeds[i] = nil
-		}
 	})
-	for i, a := range nodes {
-		delete(fs.open, a.node)
-		if feeds[i] != nil {
-			fs.open[a.node] = feeds[i]
-		}
-		last, known := fs.down[a.node]
-		switch {
-		case errs[i] == nil:
-			delete(fs.down, a.node)
-		case !known || time.Now().After(last.until):
-			fs.down[a.node] = down{errs[i], time.Now().Add(asksAnew)}
+	for _, a := range nodes {
+		if fs.open[a.node].until.After(now.Add(asksAnew)) { // it has not answered now
 			fs.next = time.Time{} // its job may have ended
-		}
-		if errs[i] != nil {
-			samples[i] = noSample(a.node, errs[i].Error())
 		}
 	}
 	for _, a := range fs.nodes[len(nodes):] {
-		samples = append(samples, noSample(a.node, fmt.Sprintf("not asked: %d nodes at the most", mostFeeds)))
+		samples = append(samples, noSample(a.node, fmt.Sprintf("not asked: %d nodes at the most", fs.most)))
 	}
 	return samples, ctx.Err()
 }

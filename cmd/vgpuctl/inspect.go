@@ -3,187 +3,196 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// grantView is a grant file in JSON.
-type grantView struct {
-	Kind    string          `json:"kind"`
-	JobID   uint32          `json:"job_id"`
-	UID     uint32          `json:"uid"`
-	GID     uint32          `json:"gid"`
-	Created time.Time       `json:"created"`
-	Revoked bool            `json:"revoked"`
-	Cards   []grantCardView `json:"cards"`
+// view is a file, or a part of one: names and values in turn. A value is a number, text, or a list of
+// views. A name is that of JSON, and its end is the unit. With ",omitzero" a zero value is left out.
+type view []any
+
+// fields yields the names and values.
+func (v view) fields(yield func(string, any) bool) {
+	for pair := range slices.Chunk(v, 2) {
+		name, option, _ := strings.Cut(pair[0].(string), ",")
+		if option == "omitzero" && reflect.ValueOf(pair[1]).IsZero() {
+			continue
+		}
+		if !yield(name, pair[1]) {
+			return
+		}
+	}
 }
 
-type grantCardView struct {
-	UUID       string `json:"gpu_uuid"`
-	LimitBytes uint64 `json:"memory_limit_bytes"`
-	Physical   uint64 `json:"memory_physical_bytes"`
-	Context    uint64 `json:"context_bytes"`
-	Share      uint32 `json:"share"`
-	Cores      uint32 `json:"cores"`
-	Mode       string `json:"mode"`
-	Ceiling    uint32 `json:"ceiling,omitempty"`
-	Priority   string `json:"priority"`
-	SliceUS    uint32 `json:"slice_us"`
-	Gate       bool   `json:"gate"`
-	WeightPPM  uint32 `json:"weight_ppm"`
-	BusyProcs  uint32 `json:"busy_procs"`
-	Others     uint32 `json:"others"`
+// MarshalJSON writes an object with the fields in their order.
+func (v view) MarshalJSON() ([]byte, error) {
+	out := []byte{'{'}
+	for name, value := range v.fields {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		out = fmt.Appendf(out, "%q:%s,", name, text)
+	}
+	return append(bytes.TrimSuffix(out, []byte{','}), '}'), nil
 }
 
-// cacheView is a cache file in JSON.
-type cacheView struct {
-	Kind      string          `json:"kind"`
-	JobID     uint32          `json:"job_id"`
-	Cards     []cacheCardView `json:"cards"`
-	Processes []processView   `json:"processes"`
-}
-
-type cacheCardView struct {
-	UUID        string  `json:"gpu_uuid"`
-	LimitBytes  uint64  `json:"memory_limit_bytes"`
-	UsedBytes   uint64  `json:"memory_used_bytes"`
-	Context     uint64  `json:"context_bytes"`
-	Module      uint64  `json:"module_bytes"`
-	BalanceNS   int64   `json:"balance_ns"`
-	GPUSeconds  float64 `json:"gpu_seconds"`
-	Throttled   uint64  `json:"launches_throttled"`
-	WaitSeconds float64 `json:"throttled_seconds"`
-	Refused     uint64  `json:"refused_allocations"`
-}
-
-type processView struct {
-	PID     uint32            `json:"pid"`
-	HostPID uint32            `json:"host_pid,omitempty"`
-	Alive   bool              `json:"alive"`
-	Slices  string            `json:"slices"`
-	Gated   bool              `json:"gated"`
-	Unknown uint32            `json:"unknown_symbols,omitempty"`
-	Cards   []processCardView `json:"cards"`
-}
-
-type processCardView struct {
-	UUID       string  `json:"gpu_uuid"`
-	UsedBytes  uint64  `json:"memory_used_bytes"`
-	GPUSeconds float64 `json:"gpu_seconds"`
-	Launches   uint64  `json:"launches"`
-	InflightNS uint64  `json:"inflight_ns"`
-	SliceUS    uint32  `json:"slice_us"`
-	Contexts   uint32  `json:"contexts"`
+// views returns a view of each item.
+func views[T any](items []T, of func(i int, item T) view) []view {
+	all := make([]view, len(items))
+	for i, item := range items {
+		all[i] = of(i, item)
+	}
+	return all
 }
 
 func (s *settings) inspect(w io.Writer, path string) error {
-	show := func(v any) error {
-		return s.print(w, v, func(w io.Writer) error { writeView(w, reflect.ValueOf(v), ""); return nil })
-	}
-	spec, schedules, err := libvgpu.ReadGrant(path)
-	if err == nil {
-		return show(viewGrant(spec, schedules))
-	}
-	if !errors.Is(err, libvgpu.ErrNotGrant) {
+	v, err := viewFile(path)
+	if err != nil {
 		return err
 	}
-	view, cacheErr := libvgpu.ReadCache(path)
+	return s.print(w, v, func(w io.Writer) error { writeView(w, v, ""); return nil })
+}
+
+func viewFile(path string) (view, error) {
+	spec, schedules, err := libvgpu.ReadGrant(path)
+	if err == nil {
+		return viewGrant(spec, schedules), nil
+	}
+	if !errors.Is(err, libvgpu.ErrNotGrant) {
+		return nil, err
+	}
+	cache, cacheErr := libvgpu.ReadCache(path)
 	if cacheErr == nil {
-		// It begins with HAMi-core's view of the same numbers.
-		return show(viewCache(view))
+		return viewCache(cache), nil // it begins with HAMi-core's view of the same numbers
 	}
 	hami, hamiErr := libvgpu.ReadHAMi(path)
 	if hamiErr == nil {
-		return show(viewHAMi(hami))
+		return viewHAMi(hami), nil
 	}
-	return fmt.Errorf("%s is neither a grant nor a cache of this version, nor a file of HAMi-core: %w; %w; %w", path, err, cacheErr, hamiErr)
+	return nil, fmt.Errorf("%s is neither a grant nor a cache of this version, nor a file of HAMi-core: %w; %w; %w", path, err, cacheErr, hamiErr)
 }
 
-func viewGrant(spec libvgpu.GrantSpec, schedules []libvgpu.Schedule) grantView {
-	v := grantView{Kind: "grant", JobID: spec.JobID, UID: spec.UID, GID: spec.GID, Created: spec.Created, Revoked: spec.Revoked}
-	for i, c := range spec.Cards {
-		sched := schedules[i]
-		v.Cards = append(v.Cards, grantCardView{
-			UUID: c.UUID, LimitBytes: c.MemLimit, Physical: cmp.Or(c.MemPhysical, c.MemLimit), Context: c.MemOverhead, Share: c.Share, Cores: sched.Cores,
-			Mode:     word(c.Mode, map[uint32]string{libvgpu.ModeOff: "off", libvgpu.ModeSoft: "soft", libvgpu.ModeHard: "hard"}),
-			Ceiling:  c.Ceiling,
-			Priority: word(c.Priority, map[uint32]string{libvgpu.PrioNormal: "normal", libvgpu.PrioHigh: "high", libvgpu.PrioLow: "low"}),
-			SliceUS:  sched.SliceUS, Gate: sched.Gate != 0, WeightPPM: sched.WeightPPM, BusyProcs: sched.BusyProcs, Others: sched.Others,
-		})
+func viewGrant(spec libvgpu.GrantSpec, schedules []libvgpu.Schedule) view {
+	return view{
+		"kind", "grant", "job_id", spec.JobID, "uid", spec.UID, "gid", spec.GID, "created", spec.Created,
+		"revoked", spec.Revoked,
+		"cards", views(spec.Cards, func(i int, c libvgpu.GrantCard) view {
+			return view{
+				"gpu_uuid", c.UUID, "memory_limit_bytes", c.MemLimit,
+				"memory_physical_bytes", cmp.Or(c.MemPhysical, c.MemLimit), "context_bytes", c.MemOverhead,
+				"share", c.Share, "cores", schedules[i].Cores,
+				"mode", word(c.Mode, map[uint32]string{libvgpu.ModeOff: "off", libvgpu.ModeSoft: "soft", libvgpu.ModeHard: "hard"}),
+				"ceiling,omitzero", c.Ceiling,
+				"priority", word(c.Priority, map[uint32]string{libvgpu.PrioNormal: "normal", libvgpu.PrioHigh: "high", libvgpu.PrioLow: "low"}),
+				"slice_us", schedules[i].SliceUS, "gate", schedules[i].Gate != 0, "weight_ppm", schedules[i].WeightPPM,
+				"busy_procs", schedules[i].BusyProcs, "others", schedules[i].Others,
+			}
+		}),
 	}
-	return v
 }
 
 func word(n uint32, words map[uint32]string) string {
-	if w, known := words[n]; known {
-		return w
-	}
-	return fmt.Sprint(n)
+	return cmp.Or(words[n], fmt.Sprint(n))
 }
 
-func viewCache(c libvgpu.CacheView) cacheView {
-	v := cacheView{Kind: "cache", JobID: c.JobID, Processes: []processView{}}
-	for _, card := range c.Cards {
-		v.Cards = append(v.Cards, cacheCardView{
-			UUID: card.UUID, LimitBytes: card.MemLimit, UsedBytes: card.MemUsed, Context: card.Context, Module: card.Module,
-			BalanceNS: card.Budget.BalanceNS, GPUSeconds: float64(card.Budget.ChargedNS) / 1e9,
-			Throttled: card.Budget.Waits, WaitSeconds: float64(card.Budget.WaitNS) / 1e9, Refused: card.Budget.Refused,
-		})
-	}
-	for _, slot := range c.Slots {
-		p := processView{PID: slot.PID, HostPID: slot.HostPID, Alive: slot.Alive, Gated: slot.Flags&libvgpu.SlotGated != 0, Slices: "not set", Unknown: slot.UnknownSymbols}
-		switch {
-		case slot.Flags&libvgpu.SlotSlicesRefused != 0:
-			p.Slices = "refused"
-		case slot.Flags&libvgpu.SlotSlicesOK != 0:
-			p.Slices = "ok"
-		}
-		for i, card := range slot.Cards {
-			p.Cards = append(p.Cards, processCardView{
-				UUID: c.Cards[i].UUID, UsedBytes: card.Mem, GPUSeconds: float64(card.GPUNS) / 1e9, Launches: card.Launches,
-				InflightNS: card.InflightNS, SliceUS: card.SliceUS, Contexts: card.Contexts,
-			})
-		}
-		v.Processes = append(v.Processes, p)
-	}
-	return v
-}
-
-// writeView prints a view: a line for each JSON field, with its unit, and the parts of lists below each other.
-func writeView(w io.Writer, view reflect.Value, indent string) {
-	for field, value := range view.Fields() {
-		name, option, _ := strings.Cut(field.Tag.Get("json"), ",")
-		label := strings.ReplaceAll(name, "_", " ")
-		switch {
-		case value.Kind() == reflect.Slice:
-			for i := range value.Len() {
-				fmt.Fprintf(w, "%s%s %d\n", indent, label, i)
-				writeView(w, value.Index(i), indent+"  ")
+func viewCache(c libvgpu.CacheView) view {
+	return view{
+		"kind", "cache", "job_id", c.JobID,
+		"cards", views(c.Cards, func(_ int, card libvgpu.CacheCard) view {
+			return view{
+				"gpu_uuid", card.UUID, "memory_limit_bytes", card.MemLimit, "memory_used_bytes", card.MemUsed,
+				"context_bytes", card.Context, "module_bytes", card.Module, "balance_ns", card.Budget.BalanceNS,
+				"gpu_seconds", seconds(card.Budget.ChargedNS), "launches_throttled", card.Budget.Waits,
+				"throttled_seconds", seconds(card.Budget.WaitNS), "refused_allocations", card.Budget.Refused,
 			}
-		case option == "" || !value.IsZero():
-			fmt.Fprintf(w, "%-28s  %s\n", indent+label, withUnit(name, value))
+		}),
+		"processes", views(c.Slots, func(_ int, slot libvgpu.SlotView) view {
+			slices := "not set"
+			switch {
+			case slot.Flags&libvgpu.SlotSlicesRefused != 0:
+				slices = "refused"
+			case slot.Flags&libvgpu.SlotSlicesOK != 0:
+				slices = "ok"
+			}
+			return view{
+				"pid", slot.PID, "host_pid,omitzero", slot.HostPID, "alive", slot.Alive, "slices", slices,
+				"gated", slot.Flags&libvgpu.SlotGated != 0, "unknown_symbols,omitzero", slot.UnknownSymbols,
+				"cards", views(slot.Cards, func(i int, card libvgpu.SlotCard) view {
+					return view{
+						"gpu_uuid", c.Cards[i].UUID, "memory_used_bytes", card.Mem, "gpu_seconds", seconds(card.GPUNS),
+						"launches", card.Launches, "inflight_ns", card.InflightNS, "slice_us", card.SliceUS,
+						"contexts", card.Contexts,
+					}
+				}),
+			}
+		}),
+	}
+}
+
+func seconds(ns uint64) float64 { return float64(ns) / 1e9 }
+
+func viewHAMi(h libvgpu.HAMiView) view {
+	used := make([]uint64, len(h.Devices))
+	processes := views(h.Procs, func(_ int, p libvgpu.HAMiProc) view {
+		return view{
+			"pid", p.PID, "host_pid,omitzero", p.HostPID,
+			"status", word(uint32(p.Status), map[uint32]string{0: "gone", 1: "running", 2: "suspended"}),
+			"cards", views(p.Used, func(i int, u libvgpu.HAMiUse) view {
+				used[i] = max(used[i], used[i]+u.Total) // a claim: the sum may wrap
+				return view{
+					"gpu_uuid", h.Devices[i].UUID, "memory_used_bytes", u.Total, "context_bytes", u.Context,
+					"module_bytes", u.Module, "data_bytes", u.Data, "monitored_bytes", u.Monitored,
+					"sm_percent", u.SMUtil,
+				}
+			}),
+		}
+	})
+	return view{
+		"kind", "hami", "version", h.Version,
+		"priority", word(uint32(h.Priority), map[uint32]string{0: "high", 1: "normal"}),
+		"sm_limit_in_force", h.SMLimited, "recent_kernel", h.Recent, "last_kernel,omitzero", h.LastKernel,
+		"cards", views(h.Devices, func(i int, d libvgpu.HAMiDevice) view {
+			return view{"gpu_uuid", d.UUID, "memory_limit_bytes", d.LimitBytes, "memory_used_bytes", used[i], "sm_limit_percent", d.SMLimit}
+		}),
+		"processes", processes,
+	}
+}
+
+// writeView prints a line for each field, with its unit, and the parts of lists below each other.
+func writeView(w io.Writer, v view, indent string) {
+	for name, value := range v.fields {
+		label := indent + strings.ReplaceAll(name, "_", " ")
+		list, isList := value.([]view)
+		for i, part := range list {
+			fmt.Fprintf(w, "%s %d\n", label, i)
+			writeView(w, part, indent+"  ")
+		}
+		if !isList {
+			fmt.Fprintf(w, "%-28s  %s\n", label, withUnit(name, value))
 		}
 	}
 }
 
 // withUnit writes a number in the unit that its name ends with.
-func withUnit(name string, v reflect.Value) string {
+func withUnit(name string, value any) string {
 	switch unit := name[strings.LastIndex(name, "_")+1:]; {
 	case unit == "bytes":
-		return size(v.Uint())
+		return size(value.(uint64))
 	case unit == "seconds":
-		return top.Seconds(v.Float())
+		return top.Seconds(value.(float64))
 	case slices.Contains([]string{"share", "cores", "ceiling", "percent"}, unit):
-		return fmt.Sprintf("%d%%", v.Uint())
+		return fmt.Sprintf("%d%%", value)
 	}
-	return fmt.Sprint(reflect.Indirect(v))
+	return fmt.Sprint(value)
 }

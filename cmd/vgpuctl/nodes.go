@@ -264,19 +264,19 @@ func writeWaiting(w io.Writer, p paint, groups []waitGroup) error {
 		sum += g.Jobs
 		rows = append(rows, []string{g.User, fmt.Sprint(g.Jobs), g.Asks, g.Reason})
 	}
-	if len(groups) == 0 {
-		return nil
-	}
-	fmt.Fprintf(w, "\njobs that wait for a share: %d\n", sum)
-	return table(w, p, shortened(rows, shownGroups))
+	return waitTable(w, p, fmt.Sprintf("jobs that wait for a share: %d", sum), rows, shownGroups)
 }
 
-// shortened omits the rows after the first n; --json has all.
-func shortened(rows [][]string, n int) [][]string {
-	if len(rows) > n+1 {
-		rows = append(rows[:n+1], []string{"…"})
+// waitTable writes the first rows of the waiting jobs. --json has all.
+func waitTable(w io.Writer, p paint, title string, rows [][]string, most int) error {
+	if len(rows) == 1 {
+		return nil // nobody
 	}
-	return rows
+	if len(rows) > most+1 {
+		rows = append(rows[:most+1], []string{"…"})
+	}
+	fmt.Fprintf(w, "\n%s\n", title)
+	return table(w, p, rows)
 }
 
 // hundredths writes a share as cards: "3.25".

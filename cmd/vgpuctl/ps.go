@@ -21,7 +21,10 @@ func writeProcesses(w io.Writer, p paint, jobs []placed) error {
 		}
 		for _, c := range j.Cards {
 			for _, proc := range c.ByProcess {
-				pid, jobPID := hostPID(proc.PID), fmt.Sprint(proc.JobPID)
+				pid, jobPID := fmt.Sprint(proc.PID), fmt.Sprint(proc.JobPID)
+				if proc.PID == 0 {
+					pid = "?" // it was not found on the host
+				}
 				if proc.Unwatched {
 					jobPID += "!"
 					unwatched = "\n! no thread of libvgpu could be started: held at its share at all times\n"
@@ -39,14 +42,6 @@ func writeProcesses(w io.Writer, p paint, jobs []placed) error {
 	writeUnanswered(w, jobs)
 	_, err := io.WriteString(w, unwatched)
 	return err
-}
-
-// hostPID is "?" if the process was not found on the host.
-func hostPID(pid uint32) string {
-	if pid == 0 {
-		return "?"
-	}
-	return fmt.Sprint(pid)
 }
 
 // ratio writes 0 to 1 as a percentage.

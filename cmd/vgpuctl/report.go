@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -31,7 +29,7 @@ func (s *settings) reportCommand() *cobra.Command {
 			"  vgpuctl report 4217 --text",
 		Args: cobra.ExactArgs(1),
 
-		ValidArgsFunction: s.completeJobs,
+		ValidArgsFunction: s.completeJobs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := jobOf(args[0])
 			switch {
@@ -64,11 +62,11 @@ func (s *settings) reports(ctx context.Context, job uint32, problems io.Writer) 
 		}
 		return []wire.Report{*rep.Report}, nil
 	}
-	own, err := s.ownJobs(ctx)
+	own, err := s.ownJobs(ctx, job)
 	if err != nil {
 		return nil, err
 	}
-	answers := askNodes[[]wire.Report](ctx, s, slices.DeleteFunc(own, func(j slurm.Queued) bool { return j.JobID != job }), "report", fmt.Sprint(job))
+	answers := askNodes[[]wire.Report](ctx, s, own, "report", fmt.Sprint(job))
 	if len(answers) == 0 {
 		return nil, fmt.Errorf("job %[1]d: none of yours that runs with a share. A node keeps the report of one that has ended; "+
 			"ask it in a small job: srun --nodelist=NODE --time=1 vgpuctl report %[1]d --text (sacct -j %[1]d -o NodeList names the node)", job)

@@ -15,7 +15,7 @@ func (s *settings) setCommand() *cobra.Command {
 		Short: "Change the compute share of a running job (root only)",
 		Args:  cobra.ExactArgs(1),
 
-		ValidArgsFunction: s.completeJobs,
+		ValidArgsFunction: s.completeJobs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := jobOf(args[0])
 			if err != nil {

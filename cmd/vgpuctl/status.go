@@ -86,13 +86,9 @@ func visible(r rune) rune {
 const shownQueue = 10
 
 func writeQueue(w io.Writer, p paint, jobs []web.Waiting) error {
-	if len(jobs) == 0 {
-		return nil
-	}
-	fmt.Fprintf(w, "\njobs that wait in Slurm's queue for a share: %d\n", len(jobs))
 	rows := [][]string{{"JOB", "USER", "SHARE", "REASON"}}
 	for _, j := range jobs {
 		rows = append(rows, []string{j.JobID, j.User, j.GRES, j.Reason})
 	}
-	return table(w, p, shortened(rows, shownQueue))
+	return waitTable(w, p, fmt.Sprintf("jobs that wait in Slurm's queue for a share: %d", len(jobs)), rows, shownQueue)
 }

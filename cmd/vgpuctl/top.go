@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -54,42 +55,27 @@ func (s *settings) topCommand() *cobra.Command {
 }
 
 func (s *settings) top(cmd *cobra.Command, v *top.View, every time.Duration, once bool) error {
-	out := cmd.OutOrStdout()
-	if !once && !s.json {
-		if !isTerminal(out) {
-			return errors.New("top: not a terminal: want vgpuctl top --once, or --json")
-		}
-		ask := func(ctx context.Context) ([]top.Sample, error) { return one(s.sample(ctx)) }
-		if v.Nodes {
-			all := s.feeds()
-			defer all.close()
-			ask = all.samples
-		}
+	out, most := cmd.OutOrStdout(), math.MaxInt
+	live := !once && !s.json
+	if live {
+		most = mostFeeds
+	}
+	if live && !isTerminal(out) {
+		return errors.New("top: not a terminal: want vgpuctl top --once, or --json")
+	}
+	ask, done := s.source(most)
+	defer done()
+	if live {
 		return top.Run(cmd.Context(), v, top.Options{Every: every, Ask: ask, Color: bool(s.paint(out))})
 	}
-	var view any
-	if v.Nodes {
-		own, err := s.ownJobs(cmd.Context())
-		if err != nil {
-			return err
-		}
-		samples := []top.Sample{}
-		for _, a := range askNodes[top.Sample](cmd.Context(), s, own, "top") {
-			if a.err != nil {
-				a.got = noSample(a.node, a.err.Error())
-			}
-			a.got.Status.Node = a.node
-			samples = append(samples, a.got)
-		}
-		v.Add(samples...)
-		view = samples
-	} else {
-		sample, err := s.sample(cmd.Context())
-		if err != nil {
-			return err
-		}
-		v.Add(sample)
-		view = sample
+	samples, err := ask(cmd.Context())
+	if err != nil {
+		return err
+	}
+	v.Add(samples...)
+	var view any = samples
+	if !v.Nodes {
+		view = samples[0]
 	}
 	return s.print(out, view, func(w io.Writer) error {
 		rows := v.Rows()
@@ -115,7 +101,17 @@ func (s *settings) sample(ctx context.Context) (top.Sample, error) {
 	return top.Sample{At: time.Now(), Status: *status.Status, Jobs: append([]wire.Job{}, jobs.Jobs...)}, err
 }
 
-func one(sample top.Sample, err error) ([]top.Sample, error) { return []top.Sample{sample}, err }
+// source takes samples of this node, or where users log in, of at most so many nodes with jobs of the user.
+func (s *settings) source(most int) (ask func(context.Context) ([]top.Sample, error), done func()) {
+	if s.isAfar() {
+		all := &feeds{s: s, client: s.slurm("", stepLimit), most: most}
+		return all.samples, all.close
+	}
+	return func(ctx context.Context) ([]top.Sample, error) {
+		sample, err := s.sample(ctx)
+		return []top.Sample{sample}, err
+	}, func() {}
+}
 
 // isUTF8 says whether the terminal shows more than ASCII.
 func isUTF8() bool {

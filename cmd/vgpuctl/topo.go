@@ -56,15 +56,11 @@ func writeTopology(w io.Writer, t wire.Topology) error {
 	}
 	fmt.Fprintln(w)
 	for _, l := range legend {
-		if hasCell(t, l.cell) {
+		if slices.ContainsFunc(slices.Concat(t.Matrix...), func(c string) bool { return c == l.cell || l.cell == "NV" && strings.HasPrefix(c, "NV") }) {
 			fmt.Fprintf(w, "%-4s  %s\n", l.cell, l.meaning)
 		}
 	}
 	return nil
-}
-
-func hasCell(t wire.Topology, cell string) bool {
-	return slices.ContainsFunc(slices.Concat(t.Matrix...), func(c string) bool { return c == cell || cell == "NV" && strings.HasPrefix(c, "NV") })
 }
 
 // treeRows draws the tree, with the cards at its leaves.

@@ -274,7 +274,17 @@ func TestInspectHAMi(t *testing.T) {
 		}
 	}
 	out, _, _ = run(t, "inspect", "--json", path)
-	var v hamiView
+	var v struct {
+		Kind  string
+		Cards []struct {
+			UUID string `json:"gpu_uuid"`
+		}
+		Processes []struct {
+			Cards []struct {
+				Data uint64 `json:"data_bytes"`
+			}
+		}
+	}
 	if err := json.Unmarshal([]byte(out), &v); err != nil || v.Kind != "hami" || len(v.Processes) != 2 || v.Processes[0].Cards[0].Data != 3<<20 || v.Cards[0].UUID != uuid {
 		t.Errorf("%v in\n%s", err, out)
 	}

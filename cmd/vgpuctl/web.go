@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/top"
 	"github.com/slurm-vgpu/slurm-vgpu/cmd/vgpuctl/web"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
 // queueEvery is how often the page asks Slurm who waits, for all its viewers.
@@ -41,8 +40,8 @@ func (s *settings) webCommand() *cobra.Command {
 			if every < 500*time.Millisecond {
 				return fmt.Errorf("--interval: %s: want at least 500ms", every)
 			}
-			if err := checkListen(listen); err != nil {
-				return err
+			if !strings.HasPrefix(listen, "/") && !config.IsLoopback(listen) { // other machines could reach it
+				return fmt.Errorf("--listen: %q: want a loopback address with a port or the path of a Unix socket, e.g. 127.0.0.1:8899; from another machine: ssh -L", listen)
 			}
 			return failed(s.web(cmd, listen, every, !noQueue))
 		},
@@ -55,24 +54,9 @@ func (s *settings) webCommand() *cobra.Command {
 	return cmd
 }
 
-// checkListen refuses what other machines could reach.
-func checkListen(listen string) error {
-	if strings.HasPrefix(listen, "/") {
-		return nil
-	}
-	if !config.IsLoopback(listen) {
-		return fmt.Errorf("--listen: %q: want a loopback address with a port or the path of a Unix socket, e.g. 127.0.0.1:8899; from another machine: ssh -L", listen)
-	}
-	return nil
-}
-
 func (s *settings) web(cmd *cobra.Command, listen string, every time.Duration, withQueue bool) error {
-	samples := func(ctx context.Context) ([]top.Sample, error) { return one(s.sample(ctx)) }
-	if s.isAfar() {
-		all := s.feeds()
-		defer all.close()
-		samples = all.samples
-	}
+	samples, done := s.source(mostFeeds)
+	defer done()
 	// A first answer, so that a node without gresd says so here, and not in the browser.
 	if _, err := samples(cmd.Context()); err != nil {
 		return err
@@ -110,24 +94,18 @@ func (s *settings) web(cmd *cobra.Command, listen string, every time.Duration, w
 // listenLocal listens on loopback, or on a socket that its owner alone may open. A
 // socket that nobody listens at any more is replaced.
 func listenLocal(ctx context.Context, listen string) (net.Listener, error) {
-	var lc net.ListenConfig
 	if !strings.HasPrefix(listen, "/") {
-		return lc.Listen(ctx, "tcp", listen)
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", listen)
+	if err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("listen unix %s: %w: want a path where no file is", listen, syscall.EADDRINUSE)
 	}
 	// No moment in which others may open it.
 	mask := syscall.Umask(0o177)
 	defer syscall.Umask(mask)
-	info, err := os.Lstat(listen)
-	if err == nil && info.Mode().Type() == fs.ModeSocket {
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "unix", listen)
-		if err == nil {
-			conn.Close()
-		} else if errors.Is(err, syscall.ECONNREFUSED) {
-			_ = os.Remove(listen) // else Listen fails
-		}
-	}
-	l, err := lc.Listen(ctx, "unix", filepath.Clean(listen))
+	l, err := wire.MakeSocket(listen, -1, 0o600)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("%w: want a path where no file is", err)
 	}

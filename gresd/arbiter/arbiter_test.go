@@ -31,7 +31,6 @@ func claim(job, cores, mode, busy uint32) Claim {
 func withCeiling(c Claim, ceiling uint32) Claim { c.Ceiling = ceiling; return c }
 
 const (
-	turn    = libvgpu.GateTurn
 	measure = libvgpu.GateMeasure
 )
 
@@ -105,17 +104,7 @@ func TestPlan(t *testing.T) {
 			[]want{{4000, 0, 200000, 1}, {16000, 0, 800000, 1}},
 		},
 		{
-			"a refused slice makes the jobs take turns",
-			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 1)},
-			[]want{{0, turn, 1000000, 1}, {0, turn, 1000000, 1}},
-		},
-		{
-			"turns do not hold jobs that do not fill the card",
-			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 50, hard, 1)},
-			[]want{{0, turn | 1, 1000000, 1}, {0, turn | 1, 1000000, 1}},
-		},
-		{
-			"nobody to take turns with",
+			"a refused slice of a job whose neighbor is idle",
 			[]Claim{noSlices(claim(1, 30, hard, 1)), claim(2, 70, hard, 0)},
 			[]want{{6000, 1, 1000000, 0}, {14000, 1, 700000, 1}},
 		},
@@ -141,7 +130,7 @@ func TestPlan(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			plan := Plan(c.claims, params)
+			plan := planOf(c.claims)
 			for i, claim := range c.claims {
 				s := plan[claim.Key]
 				if got := (want{s.SliceUS, s.Gate, s.WeightPPM, s.Others}); got != c.want[i] {
@@ -162,7 +151,7 @@ func TestPlan(t *testing.T) {
 func TestPlanKeepsCardsApart(t *testing.T) {
 	a, b := claim(1, 30, hard, 1), claim(2, 70, hard, 1)
 	b.Card = "B"
-	plan := Plan([]Claim{a, b}, params)
+	plan := planOf([]Claim{a, b})
 	for key, s := range plan {
 		if s.SliceUS != 0 || s.Others != 0 || s.Gate != 1 {
 			t.Errorf("%v: %+v, want a job alone on its card", key, s)
@@ -176,7 +165,7 @@ func TestPlanProperties(t *testing.T) {
 	for a := uint32(1); a <= 99; a += 7 {
 		for b := uint32(1); a+b <= 100; b += 5 {
 			for busy := uint32(0); busy <= 8; busy += 2 {
-				plan := Plan([]Claim{claim(1, a, hard, busy), claim(2, b, hard, 1)}, params)
+				plan := planOf([]Claim{claim(1, a, hard, busy), claim(2, b, hard, 1)})
 				one, two := plan[Key{1, "A"}], plan[Key{2, "A"}]
 				jobOne := one.SliceUS * max(1, busy)
 				if jobOne+two.SliceUS > params.MaxPeriod {
@@ -231,7 +220,7 @@ func TestSampler(t *testing.T) {
 			t.Errorf("%d, %s: %d busy, want %d", i, c.name, acts[0].busy, c.want)
 		}
 	}
-	s.forget(start.Add(time.Hour))
+	s.end(start.Add(time.Hour), nil)
 	if len(s.procs) != 0 {
 		t.Errorf("%d processes remembered for ever", len(s.procs))
 	}
@@ -285,7 +274,6 @@ type fakeGrants struct {
 	views map[uint32]libvgpu.CacheView
 	errs  map[uint32]error
 	sched map[uint32]libvgpu.Schedule
-	turns map[uint32]libvgpu.TurnState
 	looks int
 }
 
@@ -293,7 +281,6 @@ func newFakeGrants() *fakeGrants {
 	return &fakeGrants{
 		specs: map[uint32]libvgpu.GrantSpec{}, views: map[uint32]libvgpu.CacheView{},
 		errs: map[uint32]error{}, sched: map[uint32]libvgpu.Schedule{},
-		turns: map[uint32]libvgpu.TurnState{},
 	}
 }
 
@@ -327,12 +314,6 @@ func (f *fakeGrants) Cache(job uint32, _ time.Duration) (libvgpu.CacheView, erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.views[job], f.errs[job]
-}
-
-func (f *fakeGrants) Turn(job uint32, _ int) (libvgpu.TurnState, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.turns[job], f.errs[job]
 }
 
 func (f *fakeGrants) SetSchedule(job uint32, card int, s libvgpu.Schedule) bool {
@@ -416,35 +397,6 @@ func TestRunSleepsWithoutJobs(t *testing.T) {
 	<-done
 }
 
-func TestEngineDecidesWhetherJobsTakeTurns(t *testing.T) {
-	for _, c := range []struct {
-		engine   Engine
-		refused  bool
-		gate     uint32 // of job 1
-		ofSlices bool
-	}{
-		{Auto, false, 0, true},
-		{"", false, 0, true},
-		{Auto, true, turn, false},
-		{Turns, false, turn, false},
-		{Slices, true, libvgpu.GateBudget, true}, // nothing divides the card: the budget holds
-	} {
-		p := params
-		p.Engine = c.engine
-		a := claim(1, 30, hard, 1)
-		a.NoSlices = c.refused
-		s := Plan([]Claim{a, claim(2, 70, hard, 1)}, p)[a.Key]
-		if s.Gate != c.gate || (s.SliceUS != 0) != c.ofSlices {
-			t.Errorf("%q, refused %v: gate %d, slice %d us", c.engine, c.refused, s.Gate, s.SliceUS)
-		}
-	}
-	p := params
-	p.Engine = Turns
-	if s := Plan([]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 0)}, p)[Key{1, "A"}]; s.SliceUS != 0 || s.Gate != libvgpu.GateBudget {
-		t.Errorf("turns with one busy job: %+v, want a budget and no slice", s)
-	}
-}
-
 // Of jobs that have ended nothing stays, also of those whose caches could not be read.
 func TestOfEndedJobsNothingStays(t *testing.T) {
 	grants := newFakeGrants()
@@ -456,7 +408,7 @@ func TestOfEndedJobsNothingStays(t *testing.T) {
 		delete(grants.specs, job)
 	}
 	r.step(time.Now())
-	if n := len(r.broken) + len(r.sampler.jobs) + len(r.gates.jobs) + len(r.balance.jobs) + len(r.leases) + len(r.place); n != 0 {
+	if n := len(r.broken) + len(r.sampler.jobs) + len(r.cards); n != 0 {
 		t.Errorf("%d things are remembered of jobs that have ended: %v", n, r.broken)
 	}
 }

@@ -6,20 +6,14 @@ import (
 	"math"
 	"time"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// beside is the rule for cards on which the work of several jobs runs side by side (engine
+// crowd is the rule for cards on which the work of several jobs runs side by side (engine
 // concurrent, docs/adr/0013). Time on the card says nothing there. What a job had is its work: what
 // its launches cost when nobody else is on the card. All run freely; only who is ahead of its share
 // is held by its budget, and only while another one, that nothing holds, has less than it is
 // entitled to.
-type beside struct {
-	cards map[gpu.UUID]*crowd
-}
-
-// crowd is what is known of the jobs of such a card.
 type crowd struct {
 	jobs   map[Key]*party
 	lacked time.Time // when a job last lacked something
@@ -98,39 +92,24 @@ const (
 	mostLonger   = 10.0
 )
 
-// plan returns the schedules of jobs of such cards. used is what each had since the last look, and
-// mono is the time by the clock of grants.
-func (b *beside) plan(claims []Claim, used []usage, now time.Time, mono uint64) map[Key]libvgpu.Schedule {
-	plan, cards := map[Key]libvgpu.Schedule{}, map[gpu.UUID]*crowd{}
-	for card, list := range byCard(claims) {
-		c := b.cards[card]
-		if c == nil {
-			c = &crowd{lacked: now}
-		}
-		cards[card] = c
-		var had []usage
-		for i := range claims {
-			if claims[i].Card == card {
-				had = append(had, used[i])
-			}
-		}
-		c.look(list, had, now, mono, plan)
+// sideBySide divides a card on which work runs side by side. mono is the time by the clock of grants.
+func (c *card) sideBySide(now time.Time, mono uint64) {
+	var claims []Claim
+	var used []usage
+	for _, j := range c.list {
+		claims, used = append(claims, j.Claim), append(used, j.used)
 	}
-	b.cards = cards
-	return plan
-}
-
-// isQuiet says whether a job is about to be alone somewhere, or is.
-func (b *beside) isQuiet() bool {
-	for _, c := range b.cards {
-		if c.quiet.job != (Key{}) {
-			return true
-		}
+	plan := map[Key]libvgpu.Schedule{}
+	c.crowd.look(claims, used, now, mono, plan)
+	for _, j := range c.list {
+		j.schedule = plan[j.Key]
 	}
-	return false
 }
 
 func (c *crowd) look(claims []Claim, used []usage, now time.Time, mono uint64, plan map[Key]libvgpu.Schedule) {
+	if c.lacked.IsZero() {
+		c.lacked = now
+	}
 	jobs, busy := map[Key]*party{}, uint32(0)
 	for i, claim := range claims {
 		m := c.jobs[claim.Key]

@@ -66,7 +66,7 @@ func stepAll(programs []*program, gates []libvgpu.Schedule, now float64) {
 }
 
 // beSide lets programs run for some seconds and returns what each had of the last half of them.
-func beSide(b *beside, programs []*program, claims []Claim, seconds float64) (parts []float64, quiet int) {
+func beSide(b *crowd, programs []*program, claims []Claim, seconds float64) (parts []float64, quiet int) {
 	gates, alone := make([]libvgpu.Schedule, len(claims)), false
 	for ms := 0.0; ms < 1000*seconds; ms += 50 {
 		if ms == 500*seconds {
@@ -85,7 +85,8 @@ func beSide(b *beside, programs []*program, claims []Claim, seconds float64) (pa
 				claims[i].Busy = 1
 			}
 		}
-		plan := b.plan(claims, used, time.Unix(1000, 0).Add(time.Duration(ms*1e6)), uint64(ms*1e6))
+		plan := map[Key]libvgpu.Schedule{}
+		b.look(claims, used, time.Unix(1000, 0).Add(time.Duration(ms*1e6)), uint64(ms*1e6), plan)
 		was := alone
 		alone = false
 		for i, c := range claims {
@@ -146,7 +147,7 @@ func TestWorkThatRunsSideBySideIsDividedByShares(t *testing.T) {
 		"what one leaves the other has": {[]*program{busy(1, 1), {kernel: 1, part: 1, pause: 9}}, softClaims(30, 70), []float64{0.90, 0.095}, 0.03},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, quiet := beSide(&beside{}, c.programs, c.claims, 20)
+			got, quiet := beSide(&crowd{}, c.programs, c.claims, 20)
 			t.Logf("%.3f of the card, want %.3f; a job was alone %d times", got, c.want, quiet)
 			for i, want := range c.want {
 				if math.Abs(got[i]-want) > c.within {
@@ -161,21 +162,21 @@ func TestWorkThatRunsSideBySideIsDividedByShares(t *testing.T) {
 // company is told so, which is when its processes learn.
 func TestJobsAreWithoutCompanyForMoments(t *testing.T) {
 	programs := []*program{{kernel: 1, part: 1}, {kernel: 1, part: 1}}
-	_, soon := beSide(&beside{}, programs, softClaims(30, 70), 2)
+	_, soon := beSide(&crowd{}, programs, softClaims(30, 70), 2)
 	if soon < 2 {
 		t.Errorf("in two seconds a job was alone %d times, want each once", soon)
 	}
-	b := &beside{}
+	b := &crowd{}
 	_, whole := beSide(b, programs, softClaims(30, 70), 60)
 	if whole < 6 || whole > 10 {
 		t.Errorf("in a minute a job was alone %d times, want 8 or so", whole)
 	}
 	off := softClaims(30, 70)
 	off[1].Mode = libvgpu.ModeOff // cannot be held
-	if _, n := beSide(&beside{}, programs, off, 10); n == 0 {
+	if _, n := beSide(&crowd{}, programs, off, 10); n == 0 {
 		t.Error("the job that nothing holds was never alone")
 	}
-	if longer := b.cards["GPU-1"].jobs[Key{1, "GPU-1"}].longer; longer > 1.1 {
+	if longer := b.jobs[Key{1, "GPU-1"}].longer; longer > 1.1 {
 		t.Errorf("alone its work takes %.2f times as long as it costs, want 1", longer)
 	}
 }
@@ -242,13 +243,14 @@ func TestWhoWaitsForItsOwnWorkIsNotHeld(t *testing.T) {
 // the pause, one after the other, and the others of the job are held meanwhile.
 func TestProcessesOfAJobAreAloneInTurn(t *testing.T) {
 	const tick = 5 * time.Millisecond
-	b, now := &beside{}, time.Unix(1000, 0)
+	b, now := &crowd{}, time.Unix(1000, 0)
 	claims := softClaims(30, 70)
 	claims[0].Busy, claims[1].Busy = 3, 1
 	used := []usage{{span: tick, look: tick, procs: []uint64{11, 12, 13}}, {span: tick, look: tick, procs: []uint64{21}}}
 	var solo []uint64
 	for i := range uint64(1500 * time.Millisecond / tick) {
-		plan := b.plan(claims, used, now.Add(time.Duration(i)*tick), i*uint64(tick))
+		plan := map[Key]libvgpu.Schedule{}
+		b.look(claims, used, now.Add(time.Duration(i)*tick), i*uint64(tick), plan)
 		s, other := plan[claims[0].Key], plan[claims[1].Key]
 		if s.Solo == 0 || len(solo) > 0 && solo[len(solo)-1] == s.Solo {
 			continue

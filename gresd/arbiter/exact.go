@@ -44,41 +44,28 @@ type cardAccount struct {
 // does, and a gresd in another one does not know these numbers.
 const namelessFor = 250 * time.Millisecond
 
-// ask decides of which cards the next look asks: those that several jobs compete for, those with work
-// that is not seen otherwise, and those that are needed for another reason.
-func (e *exact) ask(claims []Claim, needed func(gpu.UUID) bool) {
+// ask decides of which cards the next look asks: those that several jobs compete for, and those with
+// work that is not seen otherwise.
+func (e *exact) ask(contested map[gpu.UUID]bool) {
 	if e.times == nil {
 		return
 	}
 	wanted := map[gpu.UUID]*cardAccount{}
-	for card, list := range byCard(claims) {
-		for i := range list {
-			if competes(list, i) || needed(card) || e.unseen[card] {
-				wanted[card] = e.cards[card]
-				if wanted[card] == nil {
-					wanted[card] = &cardAccount{}
-				}
+	for card, several := range contested {
+		if several || e.unseen[card] {
+			if wanted[card] = e.cards[card]; wanted[card] == nil {
+				wanted[card] = &cardAccount{}
 			}
 		}
 	}
 	e.cards = wanted
 }
 
-func byCard(claims []Claim) map[gpu.UUID][]Claim {
-	cards := map[gpu.UUID][]Claim{}
-	for _, c := range claims {
-		cards[c.Card] = append(cards[c.Card], c)
-	}
-	return cards
-}
-
-func busyOthers(claims []Claim, i int) bool {
-	for k, c := range claims {
-		if k != i && c.Busy > 0 {
-			return true
-		}
-	}
-	return false
+// end judges what the last poll told, and decides of which cards the next one asks.
+func (e *exact) end(contested map[gpu.UUID]bool) (doubts bool) {
+	doubts = e.judge()
+	e.ask(contested)
+	return doubts
 }
 
 // look takes the newest account of every card that was asked for.

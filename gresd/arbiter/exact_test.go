@@ -40,7 +40,12 @@ func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
 	f.account = gputime.Account{Uses: uses, At: f.account.At + span}
 }
 
-func notNeeded(gpu.UUID) bool { return false }
+// contestedBy says on which cards several jobs work.
+func contestedBy(claims ...Claim) map[gpu.UUID]bool {
+	var c card
+	c.found(claims, nil)
+	return map[gpu.UUID]bool{claims[0].Card: c.compare()}
+}
 
 func TestACardIsAskedWhereJobsCompete(t *testing.T) {
 	for _, c := range []struct {
@@ -54,19 +59,19 @@ func TestACardIsAskedWhereJobsCompete(t *testing.T) {
 	} {
 		times := &fakeTimes{}
 		e := exact{times: times}
-		e.ask(c.claims, notNeeded)
+		e.ask(contestedBy(c.claims...))
 		e.look()
 		if got := slices.Contains(times.asked, "A"); got != c.want {
 			t.Errorf("%s: asked %v, want %v", c.name, got, c.want)
 		}
-		e.ask([]Claim{claim(1, 30, hard, 1)}, notNeeded)
+		e.ask(contestedBy(claim(1, 30, hard, 1)))
 		times.asked = nil
 		if e.look(); len(times.asked) != 0 {
 			t.Errorf("%s: asked on when all had gone", c.name)
 		}
 	}
 	var none exact // no records on this node
-	none.ask([]Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}, notNeeded)
+	none.ask(contestedBy(claim(1, 30, hard, 1), claim(2, 70, hard, 1)))
 	none.look()
 }
 
@@ -177,47 +182,8 @@ func TestNobodyMeasuresItselfWhereTheCardTells(t *testing.T) {
 	}{{false, 0}, {true, measure}} {
 		claims := []Claim{claim(1, 30, hard, 1), claim(2, 70, hard, 1)}
 		claims[0].NoRecords = c.noRecords
-		if got := Plan(claims, params)[claims[0].Key].Gate; got != c.want {
+		if got := planOf(claims)[claims[0].Key].Gate; got != c.want {
 			t.Errorf("no records %v: gate %d, want %d", c.noRecords, got, c.want)
-		}
-	}
-}
-
-// Where what members had is not seen from outside, beside work without an end and with
-// several processes, what they are due follows the card's records in the end. Switches
-// and pauses are nobody's, and what was had alone is not to be paid for.
-func TestTurnsFollowTheCardsRecords(t *testing.T) {
-	const second = int64(time.Second)
-	for _, c := range []struct {
-		name    string
-		endless bool
-		procs   uint32
-		alone   int64
-		follows bool
-	}{
-		{name: "one process each", procs: 1},
-		{name: "work without an end", procs: 1, endless: true, follows: true},
-		{name: "several processes", procs: 4, follows: true},
-		{name: "several processes, one alone lately", procs: 4, alone: 10*second - recordsLate/2},
-	} {
-		a, b := &member{Claim: claim(1, 50, hard, c.procs), wants: true, endless: c.endless}, &member{Claim: claim(2, 50, hard, 1), wants: true}
-		d := &dealer{members: []*member{a, b}, alone: c.alone}
-		a.charge(10e6)
-		b.charge(10e6)
-		had := map[Key]float64{a.Key: 1.08e7, b.Key: 0.72e7} // 60 and 40 % of 18 of 20 ms
-		d.correct(had, 10*second)
-		if first := -a.due - 10e6; c.follows && (first <= 0 || first >= 1e6) {
-			t.Errorf("%s: the first look moved %d of 2000000 ns", c.name, first)
-		}
-		for range 100 {
-			d.correct(map[Key]float64{a.Key: 1, b.Key: 1}, 10*second)
-		}
-		wantA, wantB := 10e6, 10e6
-		if c.follows {
-			wantA, wantB = 12e6, 8e6
-		}
-		if math.Abs(float64(a.due)+wantA) > 100 || math.Abs(float64(b.due)+wantB) > 100 || a.charged != 0 {
-			t.Errorf("%s: due %d and %d, want %.0f and %.0f less", c.name, a.due, b.due, wantA, wantB)
 		}
 	}
 }
@@ -231,9 +197,9 @@ func TestTimeInWhichNobodyAskedIsNobodys(t *testing.T) {
 	times := &fakeTimes{known: true, account: gputime.Account{At: time.Hour}}
 	e := exact{times: times}
 	for _, pause := range []time.Duration{0, 900 * time.Millisecond, 900 * time.Millisecond} {
-		e.ask([]Claim{waits}, notNeeded) // its neighbour has gone
+		e.ask(contestedBy(waits)) // its neighbour has gone
 		e.look()
-		e.ask(competing, notNeeded)
+		e.ask(contestedBy(competing...))
 		e.look() // it is told what was read before the pause
 		times.pass(pause, map[uint32]float64{90: 1})
 		spans := 0
@@ -272,7 +238,7 @@ func TestALongKernelIsWork(t *testing.T) {
 			s.exact.look()
 			other.Cards[0].Launches++
 			a, b := s.look(7, view(long), oneCard, now)[0], s.look(8, view(other), oneCard, now)[0]
-			s.exact.ask([]Claim{claim(7, 30, soft, a.busy), claim(8, 70, soft, b.busy)}, notNeeded)
+			s.exact.ask(contestedBy(claim(7, 30, soft, a.busy), claim(8, 70, soft, b.busy)))
 			n += int(a.busy)
 		}
 		return n
@@ -304,7 +270,7 @@ func TestWorkWithoutCUDA(t *testing.T) {
 		s.exact.look()
 		act := s.look(7, view(v), oneCard, now)[0]
 		doubts = s.exact.judge() || doubts
-		s.exact.ask([]Claim{claim(1, 30, soft, act.busy)}, notNeeded)
+		s.exact.ask(contestedBy(claim(1, 30, soft, act.busy)))
 		return act.busy
 	}
 	busy := func(v libvgpu.SlotView, parts map[uint32]float64) (n int) {

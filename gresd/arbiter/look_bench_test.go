@@ -31,10 +31,6 @@ func (f *fileGrants) Cache(job uint32, _ time.Duration) (libvgpu.CacheView, erro
 	return f.readers[job].Read()
 }
 
-func (f *fileGrants) Turn(job uint32, card int) (libvgpu.TurnState, error) {
-	return f.readers[job].Turn(card)
-}
-
 func (f *fileGrants) SetSchedule(job uint32, card int, s libvgpu.Schedule) bool {
 	return f.grants[job].SetSchedule(card, s)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// card is a model of a card and of the hosts of its jobs, in virtual time. It gives what an
+// model is a model of a card and of the hosts of its jobs, in virtual time. It gives what an
 // H100 was measured to give (TestTheModelIsTheCard), and a gresd of the test's divides it.
-type card struct {
-	jobs    []*job
+type model struct {
+	jobs    []*workload
 	now     time.Duration
 	on      int
 	end     time.Duration // of the slice
@@ -33,8 +33,8 @@ const (
 	mostHeldAhead = time.Millisecond      // of work on its way while the budget holds
 )
 
-// job is a program: steps of kernels, which its host launches one after the other.
-type job struct {
+// workload is a program: steps of kernels, which its host launches one after the other.
+type workload struct {
 	share    uint32
 	mode     uint32
 	priority uint32
@@ -72,7 +72,7 @@ type job struct {
 
 // mayLaunch asks the gate, as libvgpu's is: in debt it saves up before it goes on, and while it
 // holds little is on its way.
-func (j *job) mayLaunch(now time.Duration) bool {
+func (j *workload) mayLaunch(now time.Duration) bool {
 	j.budget += (now - j.refilled) * time.Duration(j.share) / 100
 	j.refilled = now
 	if len(j.queue) == 0 || !j.held {
@@ -89,7 +89,7 @@ func (j *job) mayLaunch(now time.Duration) bool {
 }
 
 // advance lets the host launch what it can up to a time.
-func (j *job) advance(now time.Duration) {
+func (j *workload) advance(now time.Duration) {
 	for !j.waiting && j.host <= now && len(j.queue) < mostAhead {
 		if !j.mayLaunch(now) {
 			j.host = now
@@ -122,7 +122,7 @@ func (j *job) advance(now time.Duration) {
 }
 
 // nextLaunch is when the host does something next.
-func (j *job) nextLaunch() time.Duration {
+func (j *workload) nextLaunch() time.Duration {
 	if j.waiting || len(j.queue) >= mostAhead || j.ends > 0 && j.host >= j.ends {
 		return math.MaxInt64
 	}
@@ -132,10 +132,10 @@ func (j *job) nextLaunch() time.Duration {
 	return j.host + j.launch
 }
 
-func (j *job) ready(now time.Duration) bool { return len(j.queue) > 0 && j.queue[0] <= now }
+func (j *workload) ready(now time.Duration) bool { return len(j.queue) > 0 && j.queue[0] <= now }
 
 // complete ends the kernel that runs.
-func (j *job) complete(now time.Duration) {
+func (j *workload) complete(now time.Duration) {
 	j.queue = j.queue[1:]
 	j.budget -= j.kernel
 	j.left = j.kernel
@@ -149,7 +149,7 @@ func (j *job) complete(now time.Duration) {
 }
 
 // run plays the card up to a time.
-func (c *card) run(until time.Duration) {
+func (c *model) run(until time.Duration) {
 	for c.now < until {
 		for _, j := range c.jobs {
 			j.advance(c.now)
@@ -206,12 +206,12 @@ func (c *card) run(until time.Duration) {
 }
 
 // pass is time for which the process that is on the card stays there.
-func (c *card) pass(dt time.Duration) {
+func (c *model) pass(dt time.Duration) {
 	c.now += dt
 	c.jobs[c.on].had += dt
 }
 
-func (j *job) waitedBy(now time.Duration) time.Duration {
+func (j *workload) waitedBy(now time.Duration) time.Duration {
 	if j.away < 0 {
 		return j.waited
 	}
@@ -219,8 +219,8 @@ func (j *job) waitedBy(now time.Duration) time.Duration {
 }
 
 // newCard is a card with jobs whose slices are the driver's own.
-func newCard(jobs []job) *card {
-	c := &card{}
+func newCard(jobs []workload) *model {
+	c := &model{}
 	for i := range jobs {
 		j := jobs[i]
 		j.slice, j.seen, j.away = 2090*usec, -time.Hour, -1
@@ -231,25 +231,25 @@ func newCard(jobs []job) *card {
 }
 
 // solo is how many steps a second a job does alone.
-func solo(j job) float64 {
-	c := newCard([]job{j})
+func solo(j workload) float64 {
+	c := newCard([]workload{j})
 	c.run(3 * time.Second)
 	return c.jobs[0].rate(time.Second, 3*time.Second)
 }
 
 // alone is the same within its share of the card's time.
-func alone(j job) float64 {
+func alone(j workload) float64 {
 	work := time.Duration(j.kernels) * j.kernel
 	return min(solo(j), float64(j.share)/100/work.Seconds())
 }
 
 // playOn lets jobs compete for a card that the rule divides, look by look. after is called
 // after each one; nil: nothing.
-func playOn(jobs []job, span time.Duration, after func(c *card, slices []uint32)) *card {
+func playOn(jobs []workload, span time.Duration, after func(c *model, slices []uint32)) *model {
 	const tick = 50 * time.Millisecond
 	c := newCard(jobs)
 	claims := make([]Claim, len(jobs))
-	used, before := make([]usage, len(jobs)), make([]job, len(jobs))
+	used, before := make([]usage, len(jobs)), make([]workload, len(jobs))
 	for i, j := range jobs {
 		claims[i] = claim(uint32(i+1), j.share, j.mode, 0)
 		claims[i].Priority = j.priority
@@ -262,33 +262,32 @@ func playOn(jobs []job, span time.Duration, after func(c *card, slices []uint32)
 		}
 		return changed
 	}
-	tell(divide(claims, params).slices)
-	var b balance
-	g := gates{jobs: map[Key]*gateState{}}
+	var gresd card
+	gresd.found(claims, nil)
+	tell(gresd.slices(params).slices)
 	for c.now < span {
 		from := c.now
 		c.run(c.now + tick)
 		took := c.now - from
 		for i, j := range c.jobs {
-			claims[i].Busy, claims[i].Gain = 0, 0
+			claims[i].Busy = 0
 			if c.now-j.seen <= hold {
 				claims[i].Busy = 1
 			}
 			u := usage{ns: float64(j.had - before[i].had), span: took, exact: true, look: took, turns: j.turns - before[i].turns, waits: j.syncs - before[i].syncs}
 			u.wants = min(1, (u.ns+float64(j.waitedBy(c.now)-before[i].waited))/float64(took))
 			used[i] = u
-			before[i] = job{had: j.had, waited: j.waitedBy(c.now), turns: j.turns, syncs: j.syncs}
+			before[i] = workload{had: j.had, waited: j.waitedBy(c.now), turns: j.turns, syncs: j.syncs}
 		}
 		now := time.Unix(1000, 0).Add(c.now)
-		b.worked(claims, used)
-		g.update(claims, used, now)
-		b.update(claims, used, &g, params)
-		plan := Plan(claims, params)
-		g.note(plan, now)
+		gresd.found(claims, used)
+		gresd.entitle()
+		gresd.divide(params, now, 0)
+		gresd.gate(params, now, 0)
 		slices := make([]uint32, len(jobs))
-		for i := range claims {
-			slices[i] = plan[claims[i].Key].SliceUS
-			c.jobs[i].held = plan[claims[i].Key].Gate&libvgpu.GateBudget != 0
+		for i, j := range gresd.list {
+			slices[i] = j.schedule.SliceUS
+			c.jobs[i].held = j.schedule.Gate&libvgpu.GateBudget != 0
 		}
 		if tell(slices) {
 			c.changes++
@@ -302,7 +301,7 @@ func playOn(jobs []job, span time.Duration, after func(c *card, slices []uint32)
 }
 
 // rate is how many steps a job did a second.
-func (j *job) rate(from, to time.Duration) float64 {
+func (j *workload) rate(from, to time.Duration) float64 {
 	n := 0
 	for _, at := range j.steps {
 		if at >= from && at < to {
@@ -315,15 +314,15 @@ func (j *job) rate(from, to time.Duration) float64 {
 const usec = time.Microsecond
 
 // training and inference are those that were measured on an H100: 62 and 741 steps a second.
-func training(share uint32, waits int) job {
-	return job{share: share, mode: hard, kernels: 330, kernel: 40700 * time.Nanosecond, launch: 42 * usec, gap: 1850 * usec, waits: waits}
+func training(share uint32, waits int) workload {
+	return workload{share: share, mode: hard, kernels: 330, kernel: 40700 * time.Nanosecond, launch: 42 * usec, gap: 1850 * usec, waits: waits}
 }
 
-func inference(share uint32) job {
-	return job{share: share, mode: hard, kernels: 90, kernel: 3400 * time.Nanosecond, launch: 13300 * time.Nanosecond, gap: 90 * usec, waits: 1}
+func inference(share uint32) workload {
+	return workload{share: share, mode: hard, kernels: 90, kernel: 3400 * time.Nanosecond, launch: 13300 * time.Nanosecond, gap: 90 * usec, waits: 1}
 }
 
 // full keeps its queue full.
-func filled(share uint32, kernel time.Duration) job {
-	return job{share: share, mode: hard, kernels: 1, kernel: kernel, launch: 2 * usec, waits: 0}
+func filled(share uint32, kernel time.Duration) workload {
+	return workload{share: share, mode: hard, kernels: 1, kernel: kernel, launch: 2 * usec, waits: 0}
 }

@@ -7,57 +7,54 @@ import (
 	"time"
 )
 
-// Any sixteen jobs: nobody without a slice, nobody above the longest period.
+// Any sixteen jobs: nobody without a slice or a window, nobody above the longest period.
 func TestPlanOfSixteenJobs(t *testing.T) {
-	for _, engine := range []Engine{Slices, Turns} {
-		p := params
-		p.Engine = engine
-		var claims []Claim
-		for i := range uint32(16) {
-			c := claim(i+1, 1+i%12, hard, 1)
-			c.Priority, c.Gain = i%3, float64(i%5)-2
-			claims = append(claims, c)
+	var claims []Claim
+	for i := range uint32(16) {
+		c := wants(claim(i+1, 1+i%12, hard, 1))
+		c.Priority = i % 3
+		claims = append(claims, c)
+	}
+	for key, s := range planOf(claims, func(j *job) { j.gain = float64((j.JobID-1)%5) - 2 }) {
+		if s.SliceUS == 0 || s.SliceUS > params.MaxPeriod {
+			t.Errorf("job %d: slice %d us", key.JobID, s.SliceUS)
 		}
-		var end uint32
-		for key, s := range Plan(claims, p) {
-			if engine == Turns {
-				end = max(end, uint32(s.Turn.BeginNS/1000)+s.Turn.LengthUS)
-				if s.Turn.LengthUS == 0 || s.Turn.PeriodUS > p.MaxPeriod {
-					t.Errorf("job %d: turn %+v", key.JobID, s.Turn)
-				}
-			} else if s.SliceUS == 0 || s.SliceUS > p.MaxPeriod {
-				t.Errorf("job %d: slice %d us", key.JobID, s.SliceUS)
-			}
+	}
+	var end uint32
+	for key, s := range windowsOf(claims...) {
+		end = max(end, uint32((s.Window.BeginNS-1e12)/1000)+s.Window.LengthUS)
+		if s.Window.LengthUS == 0 || s.Window.PeriodUS > params.MaxPeriod {
+			t.Errorf("job %d: window %+v", key.JobID, s.Window)
 		}
-		if end > p.MaxPeriod {
-			t.Errorf("turns end at %d us", end)
-		}
+	}
+	if end > params.MaxPeriod {
+		t.Errorf("windows end at %d us", end)
 	}
 }
 
-func TestTurnPeriod(t *testing.T) {
-	bursty := func(c Claim, kernel time.Duration) Claim {
-		c.Bursty, c.Kernel = true, uint32(kernel)
+func TestWindowPeriod(t *testing.T) {
+	kernels := func(c Claim, kernel time.Duration) Claim {
+		c.Kernel = uint32(kernel)
 		return c
 	}
 	for _, c := range []struct {
 		name   string
+		bursty bool
 		claims []Claim
 		want   uint32
 	}{
-		{"nobody waits for results", []Claim{claim(1, 50, hard, 1), claim(2, 50, hard, 1)}, 50000},
-		{"short kernels", []Claim{bursty(claim(1, 50, hard, 1), 20*time.Microsecond), claim(2, 50, hard, 1)}, 8000},
-		{"four kernels fit a turn", []Claim{bursty(claim(1, 25, hard, 1), time.Millisecond), claim(2, 75, hard, 1)}, 16000},
-		{"kernels too long for the longest period", []Claim{bursty(claim(1, 25, hard, 1), 50*time.Millisecond), claim(2, 75, hard, 1)}, 50000},
-		{"an idle job does not count", []Claim{bursty(claim(1, 25, hard, 0), 50*time.Millisecond), claim(2, 50, hard, 1), claim(3, 50, hard, 1)}, 50000},
+		{"nobody waits for results", false, []Claim{claim(1, 50, hard, 1), claim(2, 50, hard, 1)}, 50000},
+		{"short kernels", true, []Claim{kernels(claim(1, 50, hard, 1), 20*time.Microsecond), claim(2, 50, hard, 1)}, 8000},
+		{"four kernels fit a window", true, []Claim{kernels(claim(1, 25, hard, 1), time.Millisecond), claim(2, 75, hard, 1)}, 16000},
+		{"two fit the longest period", true, []Claim{kernels(claim(1, 25, hard, 1), 5*time.Millisecond), claim(2, 75, hard, 1)}, 50000},
+		{"kernels too long for that", true, []Claim{kernels(claim(1, 50, hard, 1), 30*time.Millisecond), claim(2, 50, hard, 1)}, 120000},
+		{"kernels too long for any period", false, []Claim{kernels(claim(1, 10, hard, 1), 50*time.Millisecond), claim(2, 90, hard, 1)}, 200000},
 	} {
-		var sum uint32
+		var wanting []*job
 		for _, claim := range c.claims {
-			if claim.Busy > 0 {
-				sum += claim.Cores
-			}
+			wanting = append(wanting, &job{Claim: claim})
 		}
-		if got := turnPeriod(c.claims, sum, params); got != c.want {
+		if got := windowPeriodOf(wanting, 100, c.bursty, params); got != c.want {
 			t.Errorf("%s: %d us, want %d", c.name, got, c.want)
 		}
 	}

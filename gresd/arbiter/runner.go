@@ -3,6 +3,7 @@
 package arbiter
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -19,88 +20,83 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// Grants is what the runner needs of the open grants of the node.
+// Grants gives access to the open grants of the node.
 type Grants interface {
 	Open() []uint32 // sorted
 	Spec(jobID uint32) (libvgpu.GrantSpec, bool)
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
-	Turn(jobID uint32, card int) (libvgpu.TurnState, error)
 	SetSchedule(jobID uint32, card int, s libvgpu.Schedule) bool
 }
 
-// quickTick is about the time between two looks where jobs take turns: with 20 looks a second
-// a job of 30 that waits for results had up to 34.6 % beside one of 70 (simulated card), with
-// 60 no more than 32.0.
+// quickTick is about the time between two polls of a card with windows. With 20 polls a second, a
+// job of 30 that waits for results had up to 34.6 % (simulated card). With 60 it had at most 32.0.
 const quickTick = 15 * time.Millisecond
 
-// atOnce is how old a view of a job may be that somebody else had read: several look
-// at the same moments.
+// A view of a job that another reader had read may be this old, because several read at the same
+// moments.
 const atOnce = 5 * time.Millisecond
 
-// Runner applies [Plan] to the open grants, again and again, and deals turns
-// where the plan has them.
+// Runner polls the open grants, again and again, and divides their cards.
 type Runner struct {
 	grants  Grants
-	pace    atomic.Pointer[pace]
+	params  Params
+	every   time.Duration
 	log     *slog.Logger
 	sleeper wakeup.Sleeper
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
 	verdict func(card gpu.UUID) probe.Verdict
-	balance balance
-	gates   gates
-	beside  beside
 
-	place   map[Key]int // where a card is in the job's grant
-	dealers map[gpu.UUID]*dealer
-	told    map[Key]libvgpu.Schedule // by dealers
-	leases  map[Key]uint64           // until when open gates may count on neighbours
+	cards map[cardKey]*card
+	work  atomic.Pointer[map[Key]Work] // published
+}
 
-	work ledgerOfWork
+// cardKey names a card and the engine that divides it. The jobs of each engine have a [card].
+type cardKey struct {
+	uuid       gpu.UUID
+	concurrent bool
 }
 
 // NewRunner returns a runner that does nothing before [Runner.Run].
 func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logger) *Runner {
-	r := &Runner{
-		grants: grants, log: log,
+	return &Runner{
+		grants: grants, params: params, every: tick, log: log,
 		verdict: func(gpu.UUID) probe.Verdict { return probe.Unknown },
-		sampler: newSampler(), broken: map[uint32]bool{},
-		dealers: map[gpu.UUID]*dealer{}, told: map[Key]libvgpu.Schedule{}, leases: map[Key]uint64{},
+		held:    func(uint32) bool { return false },
+		sampler: newSampler(), broken: map[uint32]bool{}, cards: map[cardKey]*card{},
 	}
-	r.pace.Store(&pace{params, tick})
-	return r
 }
 
-// pace is what can change while a runner runs.
-type pace struct {
-	params Params
-	tick   time.Duration
-}
-
-// Set changes how cards are divided from the next look on.
-func (r *Runner) Set(params Params, tick time.Duration) {
-	r.pace.Store(&pace{params, tick})
-	r.Wake()
-}
-
-// Measure sets who tells how long processes had a card. It must be set before
-// [Runner.Run]; without, what processes say of themselves is all that is known.
+// Measure sets the source of the time that processes had a card. It must be set before
+// [Runner.Run]. Without it, only the processes' own accounts are known.
 func (r *Runner) Measure(times Times) { r.sampler.exact.times = times }
 
-// Except sets what says which jobs something else holds at their share, such as
-// an MPS server: they get neither slices nor gates, for the server's channels are
-// not theirs. It must be set before [Runner.Run].
+// Except sets the function that reports jobs whose share something else enforces, such as an MPS
+// server. These jobs get neither slices nor gates, because the server's channels are not theirs.
+// It must be set before [Runner.Run].
 func (r *Runner) Except(held func(jobID uint32) bool) { r.held = held }
 
 // Slices sets the function that returns the result of gresd's own test of a card. It must be set
 // before [Runner.Run].
 func (r *Runner) Slices(verdict func(card gpu.UUID) probe.Verdict) { r.verdict = verdict }
 
-// Wake tells the runner that jobs have come or gone, or are held by others than before. It never blocks.
+// Work returns what a job did on a card. It is not known of jobs that something
+// else holds at their share ([Runner.Except]) or whose cache cannot be read.
+func (r *Runner) Work(key Key) (Work, bool) {
+	works := r.work.Load()
+	if works == nil {
+		return Work{}, false
+	}
+	w, known := (*works)[key]
+	return w, known
+}
+
+// Wake starts a poll, because jobs have come or gone, or their engine has changed. It never
+// blocks.
 func (r *Runner) Wake() { r.sleeper.Wake() }
 
-// Run looks at the jobs at every tick, more often where they take turns, and sleeps while
+// Run looks at the jobs at every tick, more often if they have windows, and sleeps while
 // none of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, r.sleeper.Wake)()
@@ -117,7 +113,7 @@ func (r *Runner) Run(ctx context.Context) {
 			rest = now.Add(took + wakeup.Rest(took))
 			next = later(next, rest)
 		}
-		if r.sleeper.Sleep(min(time.Until(next), r.deal())) {
+		if r.sleeper.Sleep(time.Until(next)) {
 			next = later(time.Now(), rest)
 		}
 	}
@@ -130,196 +126,158 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// tick is the time until the next look.
+// tick is the time until the next poll.
 func (r *Runner) tick() time.Duration {
-	tick := r.pace.Load().tick
-	if len(r.dealers) > 0 { // a whole part of it
-		tick /= max(1, (tick+quickTick/2)/quickTick)
-	}
-	if r.beside.isQuiet() {
-		tick = min(tick, quietTick)
+	tick := r.every
+	for _, c := range r.cards {
+		switch {
+		case c.crowd.quiet.job != (Key{}): // a job is about to be alone, or is
+			return min(tick, quietTick)
+		case c.windows.used: // a whole part of it
+			tick = r.every / max(1, (r.every+quickTick/2)/quickTick)
+		}
 	}
 	return tick
 }
 
-// step looks once, publishes what has changed, and returns the number of jobs that
+// step polls once, publishes what has changed, and returns the number of jobs that
 // are awake.
-func (r *Runner) step(now time.Time) int {
-	jobs, awake := r.grants.Open(), 0
-	var claims, besides []Claim  // of cards that time divides, and where work runs side by side
-	var used, usedBeside []usage // of each of them
-	r.place = map[Key]int{}
-	r.sampler.exact.look()
-	for _, job := range jobs {
-		spec, ok := r.grants.Spec(job)
-		if !ok {
-			continue
+func (r *Runner) step(now time.Time) (awake int) {
+	awake = r.observe(now)
+	works, mono := map[Key]Work{}, monotonic()
+	for _, c := range r.cards {
+		if c.concurrent {
+			c.sideBySide(now, uint64(mono))
+		} else {
+			c.entitle()
+			c.divide(r.params, now, mono)
+			c.gate(r.params, now, uint64(mono))
 		}
-		if r.held != nil && r.held(job) {
-			for i, card := range spec.Cards {
-				r.grants.SetSchedule(job, i, libvgpu.Schedule{Cores: card.Cores})
-				r.work.note(Key{job, gpu.UUID(card.UUID)}, false, false, time.Time{}, now)
-			}
-			continue
-		}
-		acts, asleep := r.look(job, spec.Cards, now)
-		if !asleep {
-			awake++
-		}
-		for i, card := range spec.Cards {
-			key := Key{job, gpu.UUID(card.UUID)}
-			r.place[key] = i
-			r.work.note(key, !r.broken[job], acts[i].busy > 0, r.sampler.last(job, i), now)
-			verdict := r.verdict(key.Card)
-			claim := Claim{
-				Key: key, Cores: card.Cores, Mode: card.Mode, Ceiling: card.Ceiling, Priority: card.Priority,
-				Busy: acts[i].busy, Kernel: acts[i].kernel,
-				NoSlices:  verdict == probe.Ignored || verdict == probe.Unknown && acts[i].noSlices,
-				Unsliced:  verdict == probe.Obeyed && acts[i].noSlices,
-				NoRecords: r.sampler.exact.refused(key.Card) || acts[i].unseen,
-				Bursty:    r.bursty(key),
-			}
-			if card.Engine == libvgpu.EngineConcurrent {
-				besides, usedBeside = append(besides, claim), append(usedBeside, acts[i].used)
-				continue
-			}
-			claims, used = append(claims, claim), append(used, acts[i].used)
-		}
+		c.publish(r, works, now)
 	}
-	if r.sampler.exact.judge() {
-		r.log.Warn("time on the card is not known exactly: its records name no process of this node's jobs; does gresd run in a PID namespace of its own, such as a container's")
-	}
-	r.sampler.forget(now)
-	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
-	r.balance.worked(claims, used)
-	r.gates.update(claims, used, now)
-	params := r.pace.Load().params
-	r.balance.update(claims, used, &r.gates, params)
-	plan := Plan(claims, params)
-	r.gates.note(plan, now)
-	r.work.bound(claims, used, func(key Key) uint32 { return plan[key].Others })
-	r.correctDealers(claims, used)
-	r.sampler.exact.ask(claims, func(card gpu.UUID) bool {
-		d := r.dealers[card]
-		return d != nil && d.needsRecords()
-	})
-	for _, d := range r.dealers {
-		r.work.turns(d)
-	}
-	r.work.keep(jobs)
-	r.updateDealers(claims, plan)
-	r.lease(claims, plan, uint64(monotonic()))
-	maps.Copy(plan, r.beside.plan(besides, usedBeside, now, uint64(monotonic())))
-	for key, s := range plan {
-		if s.Gate&libvgpu.GateTurn != 0 {
-			continue // its dealer tells it
-		}
-		delete(r.told, key)
-		r.tell(key, s)
-	}
+	r.work.Store(&works)
 	return awake
 }
 
-// An open gate may count on neighbours for leaseFor; it is told anew with less than
-// leaseLeft to go. A gresd that is started again is there sooner.
-const (
-	leaseFor  = uint64(4 * time.Second)
-	leaseLeft = uint64(3 * time.Second)
-)
-
-// lease limits the time for which the gates of jobs with a limit stay open because busy
-// neighbours hold them: should this gresd die, the neighbours may end unseen.
-func (r *Runner) lease(claims []Claim, plan map[Key]libvgpu.Schedule, now uint64) {
-	leases := map[Key]uint64{}
-	for _, c := range claims {
-		s := plan[c.Key]
-		limit, limited := limitOf(c)
-		if !limited || s.Others == 0 || s.Gate&^libvgpu.GateMeasure != 0 {
+// observe polls the jobs of all cards, and returns how many are awake.
+func (r *Runner) observe(now time.Time) (awake int) {
+	for _, c := range r.cards {
+		c.poll, c.list = c.poll+1, c.list[:0]
+	}
+	jobs := r.grants.Open()
+	r.sampler.begin()
+	for _, id := range jobs {
+		spec, ok := r.grants.Spec(id)
+		if !ok {
 			continue
 		}
-		s.Cores = limit // the budget is refilled at that when the lease has run out
-		until := r.leases[c.Key]
-		if until < now+leaseLeft {
-			until = now + leaseFor
-		}
-		leases[c.Key], s.LeaseNS = until, until
-		plan[c.Key] = s
-	}
-	r.leases = leases
-}
-
-func (r *Runner) tell(key Key, s libvgpu.Schedule) {
-	place, known := r.place[key]
-	if known && r.grants.SetSchedule(key.JobID, place, s) && s.Gate&libvgpu.GateTurn == 0 {
-		r.log.Debug("schedule", "job_id", key.JobID, "gpu_uuid", key.Card, "slice_us", s.SliceUS,
-			"gate", s.Gate, "busy_procs", s.BusyProcs, "others", s.Others)
-	}
-}
-
-func (r *Runner) bursty(key Key) bool {
-	d := r.dealers[key.Card]
-	return d != nil && d.bursty(key, monotonic())
-}
-
-// updateDealers gives every card whose jobs take turns a dealer.
-func (r *Runner) updateDealers(claims []Claim, plan map[Key]libvgpu.Schedule) {
-	dealt := map[gpu.UUID]bool{}
-	for key, s := range plan {
-		if s.Gate&libvgpu.GateTurn != 0 {
-			dealt[key.Card] = true
-		}
-	}
-	for card := range dealt {
-		d := r.dealers[card]
-		if d == nil {
-			d = &dealer{}
-			r.dealers[card] = d
-			r.log.Debug("jobs take turns", "gpu_uuid", card)
-		}
-		d.update(jobsOfCard(claims, card, plan), plan, monotonic())
-	}
-	maps.DeleteFunc(r.dealers, func(card gpu.UUID, _ *dealer) bool { return !dealt[card] })
-	maps.DeleteFunc(r.told, func(key Key, _ libvgpu.Schedule) bool { return !dealt[key.Card] })
-}
-
-// correctDealers tells every dealer what the jobs of its card had.
-func (r *Runner) correctDealers(claims []Claim, used []usage) {
-	had := map[gpu.UUID]map[Key]float64{}
-	for i, c := range claims {
-		if r.dealers[c.Card] == nil || !used[i].exact || used[i].span == 0 {
-			continue
-		}
-		if had[c.Card] == nil {
-			had[c.Card] = map[Key]float64{}
-		}
-		had[c.Card][c.Key] = used[i].ns
-	}
-	for card, jobs := range had {
-		r.dealers[card].correct(jobs, monotonic())
-	}
-}
-
-// deal lets every dealer look, tells the jobs what has changed, and returns how
-// long nothing needs to be done.
-func (r *Runner) deal() time.Duration {
-	sleep := time.Hour
-	for _, d := range r.dealers {
-		now := monotonic()
-		next := d.step(now, func(key Key) libvgpu.TurnState {
-			// What cannot be read shows a job that wants nothing.
-			state, _ := r.grants.Turn(key.JobID, r.place[key])
-			return state
-		})
-		for key, s := range d.schedules(now) {
-			if told, ok := r.told[key]; ok && same(told, s) {
-				continue
+		if r.held(id) {
+			for i, part := range spec.Cards {
+				r.card(part).job(Key{id, gpu.UUID(part.UUID)}).known = false
+				r.grants.SetSchedule(id, i, libvgpu.Schedule{Cores: part.Cores})
 			}
-			r.told[key] = s
-			r.tell(key, s)
+			continue
 		}
-		sleep = min(sleep, time.Duration(next-now))
+		acts, asleep := r.look(id, spec.Cards, now)
+		if !asleep {
+			awake++
+		}
+		longest := uint32(0)
+		for _, act := range acts {
+			longest = max(longest, act.kernel)
+		}
+		for i, part := range spec.Cards {
+			key, act := Key{id, gpu.UUID(part.UUID)}, acts[i]
+			verdict := r.verdict(key.Card)
+			r.card(part).observe(Claim{
+				Key: key, Cores: part.Cores, Mode: part.Mode, Ceiling: part.Ceiling, Priority: part.Priority,
+				Busy: act.busy, Kernel: act.kernel, Cards: len(spec.Cards), Longest: longest,
+				NoSlices:  verdict == probe.Ignored || verdict == probe.Unknown && act.noSlices,
+				Unsliced:  verdict == probe.Obeyed && act.noSlices,
+				NoRecords: act.unseen,
+				Wants:     act.wants,
+			}, i, act, !r.broken[id])
+		}
 	}
-	return sleep
+	contested := map[gpu.UUID]bool{}
+	for key, c := range r.cards {
+		if several := c.compare(); len(c.jobs) == 0 {
+			delete(r.cards, key)
+		} else if !c.concurrent {
+			contested[key.uuid] = several
+		}
+	}
+	if r.sampler.end(now, contested) {
+		r.log.Warn("time on the card is not known exactly: its records name no process of this node's jobs; does gresd run in a PID namespace of its own, such as a container's")
+	}
+	maps.DeleteFunc(r.broken, func(job uint32, _ bool) bool { return !slices.Contains(jobs, job) })
+	return awake
+}
+
+// card returns the card of a part of a grant.
+func (r *Runner) card(part libvgpu.GrantCard) *card {
+	key := cardKey{gpu.UUID(part.UUID), part.Engine == libvgpu.EngineConcurrent}
+	c := r.cards[key]
+	if c == nil {
+		c = &card{jobs: map[uint32]*job{}, concurrent: key.concurrent}
+		r.cards[key] = c
+	}
+	return c
+}
+
+// observe stores a job's claim, and its use since the last poll.
+func (c *card) observe(claim Claim, place int, act activity, readable bool) {
+	j := c.job(claim.Key)
+	j.Claim, j.place, j.used, j.sign, j.readable = claim, place, act.used, act.sign, readable
+	j.limit, j.limited = limitOf(claim)
+	j.procs = float64(max(1, j.Busy))
+	c.list = append(c.list, j)
+}
+
+// limitOf is how much of the card a job may have at most: its cores in hard mode, its
+// ceiling in soft mode.
+func limitOf(c Claim) (limit uint32, limited bool) {
+	switch c.Mode {
+	case libvgpu.ModeOff:
+		return 0, false
+	case libvgpu.ModeSoft:
+		limit = c.Ceiling
+		return limit, limit != 0 && limit < 100
+	}
+	return c.Cores, c.Cores < 100
+}
+
+// job returns what is known of a job that was found in this poll.
+func (c *card) job(key Key) *job {
+	j := c.jobs[key.JobID]
+	if j == nil {
+		j = &job{Claim: Claim{Key: key}, worked: worked{Work: Work{Had: -1}}}
+		c.jobs[key.JobID] = j
+	}
+	j.poll = c.poll
+	return j
+}
+
+// compare completes the jobs of this poll with their neighbors, and forgets all other jobs. It
+// reports whether several jobs work on the card.
+func (c *card) compare() (contested bool) {
+	maps.DeleteFunc(c.jobs, func(_ uint32, j *job) bool { return j.poll != c.poll })
+	slices.SortFunc(c.list, func(a, b *job) int { return cmp.Compare(a.JobID, b.JobID) })
+	refused, taking := false, 0
+	for _, j := range c.list {
+		j.others, j.othersCores = 0, 0
+		for _, other := range c.list {
+			if other != j && other.Busy > 0 {
+				j.others, j.othersCores = j.others+1, j.othersCores+other.Cores
+			}
+		}
+		contested = contested || j.Busy > 0 && j.others > 0
+		if refused = refused || j.NoSlices; j.Busy > 0 && j.Cores > 0 {
+			taking++
+		}
+	}
+	c.unsliced = refused && taking > 1
+	return contested
 }
 
 // monotonic is CLOCK_MONOTONIC, the clock of grants and caches. Go's scheduler is not told
@@ -333,9 +291,8 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// look returns what a job does. A cache that cannot be read, because its owner
-// cut it or wrote over it, shows nothing: the job then counts as idle, its gate
-// stays shut and its slice stays its share.
+// look returns what a job does. If a cache cannot be read, because its owner cut it or wrote over
+// it, the job counts as idle. Its gate then stays shut and its slice stays its share.
 func (r *Runner) look(job uint32, cards []libvgpu.GrantCard, now time.Time) (acts []activity, asleep bool) {
 	view, err := r.grants.Cache(job, atOnce)
 	if err == nil && len(view.Cards) == len(cards) {

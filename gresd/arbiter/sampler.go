@@ -66,9 +66,11 @@ type activity struct {
 	busy     uint32
 	noSlices bool
 	kernel   uint32 // nanoseconds
+	wants    bool   // see [Claim.Wants]
 	used     usage
 	// unseen says that the card's records cannot tell what its processes had.
 	unseen bool
+	sign   time.Time // last sign of work; zero: never
 }
 
 // usage is what a job had of a card since the last look.
@@ -159,12 +161,13 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 				u = usage{ns: float64(had), span: c.span, exact: true, wants: wants, turns: turns, waits: waits[i]}
 			}
 		}
-		acts[i].unseen = !onHost
+		acts[i].unseen = !onHost || s.exact.refused(gpu.UUID(cards[i].UUID))
 		u.inflight, u.procs = inflight[i], busy[i]
 		u.held = known && view.Cards[i].Budget.Waits > before.held
 		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
 		acts[i].used = u
-		s.seen(key, signs[i], view.Cards[i].Budget.Waits, now)
+		acts[i].wants = signs[i].Equal(now) || monotonic()-int64(view.Cards[i].WantedNS) < int64(wantsFor)
+		acts[i].sign = s.seen(key, signs[i], view.Cards[i].Budget.Waits, now)
 	}
 	return acts
 }
@@ -181,21 +184,23 @@ func (s *sampler) elapsed(key jobKey, sum uint64, now time.Time) (ns float64, lo
 	return ns, look
 }
 
-// seen notes the time of a look, and by then the last sign of work, and how many launches waited.
-func (s *sampler) seen(key jobKey, sign time.Time, held uint64, now time.Time) {
+// seen notes the time of a look, and by then the last sign of work, which it returns, and how many launches waited.
+func (s *sampler) seen(key jobKey, sign time.Time, held uint64, now time.Time) time.Time {
 	state := s.jobs[key]
 	if sign.After(state.sign) {
 		state.sign = sign
 	}
 	state.seen, state.held = now, held
 	s.jobs[key] = state
+	return state.sign
 }
 
-// last is when a job last gave a sign of work on a card; zero: never.
-func (s *sampler) last(job uint32, card int) time.Time { return s.jobs[jobKey{job, card}].sign }
+// begin begins a poll of all jobs.
+func (s *sampler) begin() { s.exact.look() }
 
-// forget drops processes and jobs that were not looked at for a while.
-func (s *sampler) forget(now time.Time) {
+// end ends it, and drops processes and jobs that were not looked at for a while. The next poll tells
+// exactly what jobs had of contested cards. It is true when the cards' records are no longer believed.
+func (s *sampler) end(now time.Time, contested map[gpu.UUID]bool) (doubts bool) {
 	for key, state := range s.procs {
 		if now.Sub(state.seen) > 10*hold {
 			delete(s.procs, key)
@@ -206,4 +211,5 @@ func (s *sampler) forget(now time.Time) {
 			delete(s.jobs, key)
 		}
 	}
+	return s.exact.end(contested)
 }

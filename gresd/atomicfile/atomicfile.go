@@ -15,7 +15,7 @@ import (
 // WriteFile replaces a file, mode 0600: after a crash of the host it holds the old text or the
 // new one, whole. The text is on disk when WriteFile returns without an error.
 func WriteFile(path string, text []byte) error {
-	if err := replace(path, text, 0o600, (*os.File).Sync); err != nil {
+	if err := replace(path, text, 0o600, true); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(path))
@@ -63,10 +63,10 @@ func Remove(path string) error {
 // Replace replaces a file that can be made again: a kill of gresd leaves the old text or the new
 // one, a crash of the host may leave neither. Who has the old one open keeps it.
 func Replace(path string, text []byte, mode fs.FileMode) error {
-	return replace(path, text, mode, func(*os.File) error { return nil })
+	return replace(path, text, mode, false)
 }
 
-func replace(path string, text []byte, mode fs.FileMode, sync func(*os.File) error) error {
+func replace(path string, text []byte, mode fs.FileMode, durable bool) error {
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
 	if err != nil {
 		return err
@@ -75,8 +75,8 @@ func replace(path string, text []byte, mode fs.FileMode, sync func(*os.File) err
 	if _, err = f.Write(text); err == nil {
 		err = f.Chmod(mode) // whatever the umask is
 	}
-	if err == nil {
-		err = sync(f)
+	if err == nil && durable {
+		err = f.Sync()
 	}
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ package cards
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/topology"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 // Driver is what is asked of the driver.
@@ -92,6 +94,20 @@ func (c *Cards) Unread() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrUnread, now.Err)
+}
+
+// RefreshAfter is the time between two questions while the driver has named no card.
+const RefreshAfter = time.Second
+
+// Await waits until the driver has named the cards. Without persistence mode, the first
+// question can take more than a minute.
+func (c *Cards) Await(ctx context.Context) error {
+	for {
+		err := c.Unread()
+		if err == nil || !wakeup.Wait(ctx, RefreshAfter) {
+			return err
+		}
+	}
 }
 
 // Refresh asks the driver again. An answer without any card does not
@@ -324,4 +340,42 @@ func (c *Cards) WithSick(d place.Decision, err error) error {
 		return fmt.Errorf("%w: %w", err, ErrSick)
 	}
 	return err
+}
+
+// topologyAge is how old the topology may be while the cards are the same: it
+// changes with a link that goes down, and costs hundreds of questions.
+const topologyAge = 10 * time.Minute
+
+// refreshTopology fills in next, which has its cards, from the driver or from old.
+func (c *Cards) refreshTopology(next, old *State) {
+	same := old != nil && old.Topology != nil && slices.EqualFunc(old.Cards, next.Cards, samePlace)
+	if same {
+		next.Topology, next.Distances, next.topologyRead = old.Topology, old.Distances, old.topologyRead
+		if time.Since(old.topologyRead) < topologyAge {
+			return
+		}
+	}
+	facts, err := c.driver.Topology()
+	if err != nil { // it is asked again the next time
+		c.log.Warn("topology cannot be read", "error", err, "known", same)
+		return
+	}
+	t := topology.New(facts)
+	next.Topology, next.Distances, next.topologyRead = t, t.Matrix(), time.Now()
+	if len(facts.Unread) > 0 {
+		next.topologyRead = time.Time{} // the driver may answer the next time
+	}
+	var said []string
+	if old != nil && old.Topology != nil {
+		said = old.Topology.Warnings
+	}
+	for _, warning := range t.Warnings {
+		if !slices.Contains(said, warning) {
+			c.log.Warn("topology", "warning", warning)
+		}
+	}
+}
+
+func samePlace(a, b gpu.Card) bool {
+	return a.UUID == b.UUID && a.Index == b.Index && a.PCIBusID == b.PCIBusID && a.MIG == b.MIG
 }

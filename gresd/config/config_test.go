@@ -118,7 +118,7 @@ func TestMistakesAreNamedWithTheirLine(t *testing.T) {
 		"a list of numbers":              {"[limits]\nmodes = [1]", `:3: limits.modes: [1]: want a list of strings`},
 		"a value for a table":            {"limits = 3", ":2: limits: want a table, for example [limits]"},
 		"a table for a value":            {"[log.level]\nx = 1", ":2: log.level: a table: want a string"},
-		"a size with a decimal":          {"[limits]\nmax_mem = \"1.5g\"", `:3: limits.max_mem: "1.5g": want a whole number, then K, M, G or T, for example 1536M`},
+		"a size with a decimal":          {"[limits]\nmax_mem = \"1.5g\"", `:3: limits.max_mem: "1.5g": want a whole number, then K, M, G or T (powers of 1024), for example 8G`},
 		"a size of nothing":              {"[limits]\nmax_mem = \"0\"", `:3: limits.max_mem: "0": want more than 0`},
 		"a percentage above the card":    {"[limits]\nmax_mem = \"150%\"", `:3: limits.max_mem: "150%": want 1% to 100% of a card, for example 25%`},
 		"a port open to everyone":        {"[metrics]\nlisten = \"0.0.0.0:9464\"", `:3: metrics.listen: "0.0.0.0:9464": want a loopback address and a port, for example listen = "127.0.0.1:9464"`},

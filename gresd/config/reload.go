@@ -48,11 +48,10 @@ func Reload(old, next Config) (inForce Config, changed, restart []string, err er
 	return inForce, changed, restart, nil
 }
 
-func changedCards(next, old map[string]Card) []string {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(next)), maps.Keys(old))
-	slices.Sort(names)
-	var keys []string
-	for _, name := range slices.Compact(names) {
+func changedCards(next, old map[string]Card) (keys []string) {
+	both := maps.Clone(next)
+	maps.Copy(both, old)
+	for _, name := range slices.Sorted(maps.Keys(both)) {
 		a, is := next[name]
 		b, was := old[name]
 		if is != was || a != b {

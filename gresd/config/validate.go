@@ -83,8 +83,14 @@ func (c Config) Validate() error {
 	c.Paths.check(&k, len(c.MPS.Engines) > 0)
 	c.Limits.check(&k)
 	c.Defaults.check(&k, c.Limits)
-	c.Metrics.check(&k)
-	c.Debug.check(&k)
+	// The page may name users and jobs, and has no lock.
+	if m := c.Metrics.Listen; m != "" && !IsLoopback(m) {
+		k.fail("metrics.listen", m, `want a loopback address and a port, for example listen = "127.0.0.1:9464"; "" is none`)
+	}
+	// Nothing that another host could reach: profiles show memory.
+	if d := c.Debug.Pprof; d != "" && !IsLoopback(d) && (!filepath.IsAbs(d) || filepath.Clean(d) != d || len(d) > longestSocket) {
+		k.fail("debug.pprof", d, `want a loopback address and a port, or the absolute path of a Unix socket, for example pprof = "/run/vgpu/pprof.sock"; "" is none`)
+	}
 	if l := c.NVML.Library; strings.Contains(l, "/") {
 		k.absolute("nvml.library", l, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
 	}
@@ -156,23 +162,6 @@ func (d Defaults) check(k *checker, limits Limits) {
 	}
 	if n := limits.MaxCards; d.Cards > n {
 		k.fail("defaults.cards", d.Cards, "want at most limits.max_cards = %d, for example cards = %d", n, n)
-	}
-}
-
-// check allows loopback only: the page may name users and jobs, and has no lock.
-func (m Metrics) check(k *checker) {
-	if m.Listen != "" && !IsLoopback(m.Listen) {
-		k.fail("metrics.listen", m.Listen, `want a loopback address and a port, for example listen = "127.0.0.1:9464"; "" is none`)
-	}
-}
-
-// check allows nothing that another host could reach: profiles show memory.
-func (d Debug) check(k *checker) {
-	const want = `want a loopback address and a port, or the absolute path of a Unix socket, ` +
-		`for example pprof = "/run/vgpu/pprof.sock"; "" is none`
-	isPath := filepath.IsAbs(d.Pprof) && filepath.Clean(d.Pprof) == d.Pprof && len(d.Pprof) <= longestSocket
-	if d.Pprof != "" && !isPath && !IsLoopback(d.Pprof) {
-		k.fail("debug.pprof", d.Pprof, want)
 	}
 }
 

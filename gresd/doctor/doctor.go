@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor checks a node from the driver to Slurm. [checks] is the table of its questions: each
-// check reads some facts of the node and applies its rules to them. No check changes anything or
+// check reads some facts of the node and judges them. No check changes anything or
 // waits for long: a driver or a slurmctld that hangs is a finding, too.
 package doctor
 
@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,39 +64,41 @@ const ProbeLimit = 1 * gpu.GiB
 type check struct {
 	name, question string
 	slow           bool // asks slurmctld
-	// look reads the facts that the rules need. Its error is a finding, and the rules are skipped.
+	// look reads the facts that judge needs. Its error is a finding, and judge is skipped.
 	look   func(context.Context, *node) error
-	remedy string // of an error of look, and of the rules that have no remedy of their own
-	rules  []rule
-	pass   func(*node) string // the message if no rule is broken
-	always bool               // the message is reported in each case
+	remedy string // of an error of look, and of the faults that have no remedy of their own
+	// judge reports the faults in the facts, and returns the message for a node without faults.
+	judge  func(*node, *results) string
+	always bool // the message is reported in each case
 }
 
-// rule is one fault that a check can find.
-type rule struct {
-	status  Status
-	message string // a format for the values of the fault
-	remedy  string // the same, with explicit argument indexes
-	broken  func(*node) faults
+// results collects the findings of one check.
+type results struct {
+	check, remedy string
+	found         []Finding
 }
 
-// faults are the values of each fault of a kind.
-type faults [][]any
+// fail, warn and skip report a fault if broken is set. The message is a format for the values. The remedy
+// ("": that of the check) can contain verbs with explicit argument indexes for the same values.
+func (r *results) fail(broken bool, remedy, message string, values ...any) {
+	r.add(broken, Fail, cmp.Or(remedy, r.remedy), fmt.Sprintf(message, values...), values)
+}
 
-// when returns one fault with these values if broken is set.
-func when(broken bool, values ...any) faults {
-	if !broken {
-		return nil
+func (r *results) warn(broken bool, remedy, message string, values ...any) {
+	r.add(broken, Warn, cmp.Or(remedy, r.remedy), fmt.Sprintf(message, values...), values)
+}
+
+func (r *results) skip(broken bool, message string, values ...any) {
+	r.add(broken, Skip, "", fmt.Sprintf(message, values...), nil)
+}
+
+func (r *results) add(broken bool, status Status, remedy, message string, values []any) {
+	if strings.Contains(remedy, "%[") {
+		remedy = fmt.Sprintf(remedy, values...)
 	}
-	return faults{values}
-}
-
-// each returns the faults of all items.
-func each[T any](items []T, broken func(T) faults) (all faults) {
-	for _, item := range items {
-		all = append(all, broken(item)...)
+	if broken {
+		r.found = append(r.found, Finding{r.check, status, message, remedy})
 	}
-	return all
 }
 
 // skip is an error of look: the check is not possible.
@@ -103,39 +106,13 @@ type skip string
 
 func (s skip) Error() string { return string(s) }
 
-// Faults returns what doctor can find, for the documents: messages and remedies are formats.
-func Faults() (all []Finding) {
-	for _, c := range checks {
-		if c.remedy != "" {
-			all = append(all, Finding{c.name, Fail, "%v", c.remedy})
-		}
-		for _, r := range c.rules {
-			if r.status != Skip {
-				all = append(all, Finding{c.name, r.status, r.message, cmp.Or(r.remedy, c.remedy)})
-			}
-		}
+// findings are the faults in the facts of a node, or that it has none.
+func (c check) findings(n *node) []Finding {
+	r := results{check: c.name, remedy: c.remedy}
+	if pass := c.judge(n, &r); len(r.found) == 0 || c.always {
+		r.found = append(r.found, Finding{c.name, Pass, pass, ""})
 	}
-	return all
-}
-
-// judge applies the rules to the facts.
-func (c check) judge(n *node) (found []Finding) {
-	for _, r := range c.rules {
-		for _, values := range r.broken(n) {
-			remedy := cmp.Or(r.remedy, c.remedy)
-			if strings.Contains(remedy, "%") {
-				remedy = fmt.Sprintf(remedy, values...)
-			}
-			if r.status == Skip {
-				remedy = ""
-			}
-			found = append(found, Finding{c.name, r.status, fmt.Sprintf(r.message, values...), remedy})
-		}
-	}
-	if len(found) == 0 || c.always {
-		found = append(found, Finding{c.name, Pass, c.pass(n), ""})
-	}
-	return found
+	return r.found
 }
 
 // Run does the checks and reports each finding as it comes. It returns when all are
@@ -170,7 +147,7 @@ func (c check) run(ctx context.Context, n *node, limit time.Duration, report fun
 		case err != nil:
 			done <- []Finding{{c.name, Fail, err.Error(), c.remedy}}
 		default:
-			done <- c.judge(&own)
+			done <- c.findings(&own)
 		}
 	}()
 	// Commands and requests end with ctx; a system call that hangs does not.
@@ -190,14 +167,10 @@ func (c check) run(ctx context.Context, n *node, limit time.Duration, report fun
 
 // Worst is the gravest status of the findings.
 func Worst(found []Finding) Status {
-	worst := Pass
-	for _, f := range found {
-		switch {
-		case f.Status == Fail:
-			return Fail
-		case f.Status == Warn:
-			worst = Warn
+	for _, status := range []Status{Fail, Warn} {
+		if slices.ContainsFunc(found, func(f Finding) bool { return f.Status == status }) {
+			return status
 		}
 	}
-	return worst
+	return Pass
 }

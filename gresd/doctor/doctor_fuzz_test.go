@@ -26,13 +26,12 @@ func FuzzGresConf(f *testing.F) {
 			if len(text) > 4096 {
 				return
 			}
-			n := &node{settings: settings{"slurm_conf": "/etc/slurm/slurm.conf"}}
-			n.gres = gresConf{cards: cards, mode: mode}.compare("gres.conf", strings.Split(text, "\n"))
-			found := checkNamed("gres.conf").judge(n)
-			if len(found) > 2*maxMinor+20 { // files that no card has
-				t.Fatalf("%s: %d lines for %q", mode, len(found), text)
+			var r results
+			gresConf{cards: cards, mode: mode}.compare(&r, "gres.conf", strings.Split(text, "\n"))
+			if len(r.found) > 2*maxMinor+20 { // files that no card has
+				t.Fatalf("%s: %d lines for %q", mode, len(r.found), text)
 			}
-			for _, f := range found {
+			for _, f := range r.found {
 				if strings.Contains(f.Message, "\n") || len(f.Message) > 4500 {
 					t.Fatalf("%s: %q", mode, f.Message)
 				}

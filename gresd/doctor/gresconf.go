@@ -18,18 +18,8 @@ import (
 
 // GresConfOptions are the flags of gresd gres-conf.
 type GresConfOptions struct {
-	count bool
-	nodes string
-}
-
-// Flags adds the options to a command's.
-func (o *GresConfOptions) Flags(set interface {
-	StringVar(value *string, name, preset, usage string)
-	BoolVar(value *bool, name string, preset bool, usage string)
-},
-) {
-	set.StringVar(&o.nodes, "nodes", "", "the `NODES` that are like this one, for example gpu[01-08]: lines with NodeName=, for one gres.conf for several kinds of nodes")
-	set.BoolVar(&o.count, "count", false, "also a count of gres/vgpu, for count = true in vgpu_cards.lua")
+	Nodes string // nodes with the same cards, for lines with NodeName=; "": no NodeName=
+	Count bool   // also a count of gres/vgpu
 }
 
 // Text asks the driver for the cards of this node, whose configuration is that file, and returns the
@@ -55,7 +45,7 @@ func (o GresConfOptions) Text(path string) (string, error) {
 	}
 	return gresConf{
 		cards: withConfig(list, cfg), topology: topology.New(facts), cores: cards.Cores(),
-		mode: cfg.Placement.By, count: o.count, nodes: o.nodes,
+		mode: cfg.Placement.By, count: o.Count, nodes: o.Nodes,
 	}.text(), nil
 }
 
@@ -203,12 +193,8 @@ func (n gresConf) remarks(bound bool) string {
 	return out.String()
 }
 
-// gresDifferences are the differences between a gres.conf and the lines for the cards, as arguments
-// of rules.
-type gresDifferences struct{ automatic, order, missing, untyped, count, unknown faults }
-
-// compare compares the lines of a gres.conf with those for the cards.
-func (n gresConf) compare(path string, lines []string) (d gresDifferences) {
+// compare reports the differences between the lines of a gres.conf and those for the cards.
+func (n gresConf) compare(r *results, path string, lines []string) {
 	type entry struct{ kind, count string }
 	has := map[string]entry{} // by "gpu /dev/nvidia0"
 	var order []int
@@ -218,9 +204,8 @@ func (n gresConf) compare(path string, lines []string) (d gresDifferences) {
 			name, value, _ := strings.Cut(word, "=")
 			fields[strings.ToLower(name)] = value
 		}
-		if auto := fields["autodetect"]; auto != "" && !strings.EqualFold(auto, "off") {
-			d.automatic = when(true, path, auto)
-		}
+		auto := fields["autodetect"]
+		r.fail(auto != "" && !strings.EqualFold(auto, "off"), "", "%s: AutoDetect is %s, want off: its cards have no shares", path, auto)
 		name := strings.ToLower(fields["name"])
 		if name != "gpu" && name != "shard" {
 			continue
@@ -232,7 +217,7 @@ func (n gresConf) compare(path string, lines []string) (d gresDifferences) {
 			}
 		}
 	}
-	d.order = when(!slices.IsSorted(order), path, order)
+	r.fail(!slices.IsSorted(order), "", "%s: the cards are in the order %v, want the order of the device files, in which gresd counts them", path, order)
 	for _, want := range n.lines() {
 		if want.file == "" {
 			continue
@@ -242,22 +227,20 @@ func (n gresConf) compare(path string, lines []string) (d gresDifferences) {
 		count, _ := strconv.Atoi(got.count)
 		switch {
 		case !there:
-			d.missing = append(d.missing, []any{path, want.name, card})
+			r.fail(true, "", "%s: no Name=%s line with File= for %s", path, want.name, card)
 		case want.count != 0 && count != want.count:
-			d.count = append(d.count, []any{path, count, card, want.count})
+			r.fail(true, "", "%s: %d shards for %s, want %d", path, count, card, want.count)
 		case got.kind == "":
-			d.untyped = append(d.untyped, []any{path, want.name, card, want.kind})
+			r.fail(true, "", "%s: no Type= in the Name=%s line for %s, want %s: slurmctld forgets at a restart who uses it", path, want.name, card, want.kind)
 		}
 		delete(has, want.name+" "+want.file)
 	}
 	for _, left := range slices.Sorted(maps.Keys(has)) {
 		name, file, _ := strings.Cut(left, " ")
 		// Shards do no harm on MIG devices, or if gresd places.
-		if !slices.ContainsFunc(n.cards, func(c gpu.Card) bool { return c.File() == file }) {
-			d.unknown = append(d.unknown, []any{path, name, file})
-		}
+		known := slices.ContainsFunc(n.cards, func(c gpu.Card) bool { return c.File() == file })
+		r.fail(!known, "", "%s: a Name=%s line for %s: the driver has no such card", path, name, file)
 	}
-	return d
 }
 
 // linesOf returns the lines of gres.conf for a node: lines that name the node, and lines without a

@@ -40,16 +40,22 @@ func (s settings) dir() string {
 	return filepath.Dir(conf)
 }
 
+// all are the values of a setting. slurmctld reports a list as Prolog[0], Prolog[1] and so on.
+func (s settings) all(name string) []string {
+	values := s.list(name)
+	for i := range 8 {
+		values = append(values, s.list(fmt.Sprintf("%s[%d]", name, i))...)
+	}
+	return values
+}
+
 // isController reports whether slurm.conf names this host as a SlurmctldHost.
 func (s settings) isController() bool {
 	host, short := hostNames()
-	for _, name := range []string{"SlurmctldHost", "SlurmctldHost[0]", "SlurmctldHost[1]"} {
-		value, _, _ := strings.Cut(s.get(name), "(")
-		if value == host || value == short {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.all("SlurmctldHost"), func(value string) bool {
+		name, _, _ := strings.Cut(value, "(")
+		return name == host || name == short
+	})
 }
 
 // lookSettings reads the settings from slurmctld. Without an answer, it reads slurm.conf.
@@ -67,38 +73,18 @@ func lookSettings(_ context.Context, n *node) error {
 	return nil
 }
 
-// hook returns the programs of a setting. slurmctld reports a list as Prolog[0], Prolog[1] and so on.
-func (n *node) hook(name string) []string {
-	programs := n.settings.list(name)
-	for i := range 8 {
-		programs = append(programs, n.settings.list(fmt.Sprintf("%s[%d]", name, i))...)
-	}
-	return programs
-}
-
-func (n *node) unsetHooks(names ...string) faults {
-	return each(names, func(name string) faults { return when(len(n.hook(name)) == 0, name) })
-}
-
-// brokenHooks returns the hooks that cannot run. If others is set, it returns those with programs of
-// the site only, which may call vgpu-prolog in a way that is not seen.
-func (n *node) brokenHooks(others bool, names ...string) faults {
-	return each(names, func(name string) faults {
-		programs := n.hook(name)
-		for _, path := range programs {
-			switch calls, err := callsPrologs(path); {
-			case err != nil:
-				return when(!others, name, err)
-			case calls:
-				return nil
-			}
+// callPrologs reports whether one of the programs is vgpu-prolog, or a script that names vgpu-prolog. An
+// error is that of the first program that cannot run.
+func callPrologs(programs []string) (calls bool, err error) {
+	for _, path := range programs {
+		if calls, err = callsProlog(path); calls || err != nil {
+			break
 		}
-		return when(others && len(programs) > 0, name, strings.Join(programs, ", "))
-	})
+	}
+	return calls, err
 }
 
-// callsPrologs reports whether a program is vgpu-prolog, or a script that names vgpu-prolog.
-func callsPrologs(path string) (bool, error) {
+func callsProlog(path string) (bool, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -114,52 +100,34 @@ func callsPrologs(path string) (bool, error) {
 	return strings.Contains(string(text), "vgpu"), nil
 }
 
-const filterScript = "cli_filter.lua"
-
-// script is a script that Slurm must run.
+// script is a Lua script that Slurm must run.
 type script struct {
-	setting, file, does string
-	path                string
-	active, ours        bool // the setting has lua; the file names vgpu
-	err                 error
+	setting, path string
+	active, ours  bool // the setting has lua; the file names vgpu
+	err           error
 }
 
-func (n *node) script(setting, file, does string) script {
-	s := script{setting: setting, file: file, does: does, path: filepath.Join(n.settings.dir(), file), active: n.settings.has(setting, "lua")}
+func (n *node) script(setting, file string) script {
+	s := script{setting: setting, path: filepath.Join(n.settings.dir(), file), active: n.settings.has(setting, "lua")}
 	text, err := os.ReadFile(s.path)
 	s.ours, s.err = strings.Contains(string(text), "vgpu"), err
 	return s
 }
 
-// scripts returns the Lua scripts that Slurm must run. If gresd places, jobs request no shards, and
-// cli_filter.lua is not necessary.
-func (n *node) scripts() []script {
-	all := []script{n.script("JobSubmitPlugins", "job_submit.lua", "--gres=vgpu:N is not turned into shares")}
-	if n.slurmPlaces() {
-		all = append(all, n.script("CliFilterPlugins", filterScript, "srun --gres=vgpu:N inside a job finds no shares"))
-	}
-	return all
+// judgeScript reports the faults of a script, and the broken function. here: the file must be on this host.
+func (n *node) judgeScript(r *results, s script, here bool, broken string) {
+	r.fail(!s.active, "%[1]s=lua in slurm.conf, and restart slurmctld", "%s lacks lua: %s", s.setting, broken)
+	r.fail(s.active && s.err != nil && here, "", "%v: %s", s.err, broken)
+	r.fail(s.active && s.err == nil && !s.ours, "", "%s knows nothing of vgpu: %s", s.path, broken)
 }
 
 func lookPlugin(ctx context.Context, n *node) (err error) {
 	if err := lookSettings(ctx, n); err != nil {
 		return err
 	}
-	n.grants, n.enforce = "/run/vgpu", "namespace"
 	n.plugstack = cmp.Or(n.settings.get("PlugStackConfig"), filepath.Join(n.settings.dir(), "plugstack.conf"))
-	if n.plugin, err = findPlugin(n.plugstack, 0); err != nil || len(n.plugin) == 0 {
-		return err
-	}
-	n.pluginErr = n.checkPlugin(n.plugin[1])
-	for _, word := range n.plugin[2:] {
-		switch name, value, _ := strings.Cut(word, "="); name {
-		case "run_dir":
-			n.grants = value
-		case "enforce":
-			n.enforce = value
-		}
-	}
-	return nil
+	n.plugin, err = findPlugin(n.plugstack, 0)
+	return err
 }
 
 // findPlugin returns the words of the line that loads the plugin, nil when there is none.
@@ -228,6 +196,6 @@ func lookGresConf(ctx context.Context, n *node) error {
 	case err != nil:
 		return skip(err.Error())
 	}
-	n.gres = n.gresConf().compare(path, linesOf(lines, n.slurmName(ctx)))
+	n.gres = linesOf(lines, n.slurmName(ctx))
 	return nil
 }

@@ -48,7 +48,6 @@ type node struct {
 
 	gresd  *wire.Status // nil: no answer
 	socket unix.Stat_t
-	above  []folder // the folders above the socket
 
 	run, state   unix.Statfs_t
 	stateErr     error
@@ -63,15 +62,7 @@ type node struct {
 	settings  settings // of slurmctld or slurm.conf
 	plugstack string
 	plugin    []string // the words of the line that loads the plugin
-	pluginErr error
-	grants    string // run_dir of the plugin
-	enforce   string // of the plugin
-	gres      gresDifferences
-}
-
-type folder struct {
-	path string
-	mode uint32
+	gres      []string // the lines of gres.conf for this node
 }
 
 func lookConfig(_ context.Context, n *node) (err error) {
@@ -187,14 +178,9 @@ func lookGresd(ctx context.Context, n *node) error {
 
 // sameCards reports whether gresd and the driver know the same cards.
 func (n *node) sameCards() bool {
-	own, gresds := map[string]bool{}, map[string]bool{}
-	for _, c := range n.list {
-		own[string(c.UUID)] = true
-	}
-	for _, c := range n.gresd.Cards {
-		gresds[c.UUID] = true
-	}
-	return maps.Equal(own, gresds)
+	return len(n.list) == len(n.gresd.Cards) && !slices.ContainsFunc(n.list, func(c gpu.Card) bool {
+		return !slices.ContainsFunc(n.gresd.Cards, func(known wire.Card) bool { return known.UUID == string(c.UUID) })
+	})
 }
 
 func lookSlices(_ context.Context, n *node) error {
@@ -209,19 +195,7 @@ func lookSocket(_ context.Context, n *node) error {
 	if err := unix.Lstat(path, &n.socket); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		var st unix.Stat_t
-		_ = unix.Stat(dir, &st) // mode 0 if it cannot be read
-		n.above = append(n.above, folder{dir, st.Mode & 0o7777})
-		if dir == "/" {
-			return nil
-		}
-	}
-}
-
-// foldersWith returns the folders above the socket that lack a bit, if they have another one (0: any).
-func (n *node) foldersWith(lacks, has uint32) faults {
-	return each(n.above, func(d folder) faults { return when(d.mode&lacks == 0 && d.mode&has == has, d.path, d.mode) })
+	return nil
 }
 
 func lookSpace(_ context.Context, n *node) error {

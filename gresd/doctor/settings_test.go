@@ -24,7 +24,7 @@ func TestSettingsThatJobsWouldNotice(t *testing.T) {
 			n.slurm["accountingstorageenforce"] = "associations"
 		}
 		got := 0
-		for _, f := range checkNamed("slurm").judge(n) {
+		for _, f := range checkNamed("slurm").findings(n) {
 			if f.Status == Pass {
 				continue
 			}
@@ -62,7 +62,7 @@ func TestScriptsThatSlurmRuns(t *testing.T) {
 		shown := "SLURM_CONF = " + dir + "/slurm.conf\nSlurmctldHost[0] = elsewhere\nJobSubmitPlugins = lua\nCliFilterPlugins = " + c.filter
 		n := &node{settings: slurm.ParseShown(shown)}
 		n.cfg.Placement.By = c.mode
-		for _, f := range checkNamed("lua").judge(n) {
+		for _, f := range checkNamed("lua").findings(n) {
 			if f.Status != c.want {
 				t.Errorf("%+v: %+v", c, f)
 			}

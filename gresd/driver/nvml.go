@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package driver reads the node's cards from NVML, and lets the driver limit the memory of cgroups. It
+// is the only importer of go-nvml.
+//
+// Calls give up when the driver does not answer ([ErrNoAnswer]). Only [NVML.Versions] can block.
 package driver
 
 import (
@@ -12,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -294,4 +299,111 @@ func processes(uuid gpu.UUID, card nvml.Device) ([]Process, error) {
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b Process) int { return cmp.Compare(a.PID, b.PID) }), nil
+}
+
+// Versions are the versions of driver, NVML and CUDA.
+type Versions struct {
+	Driver string // "580.95.05"
+	NVML   string // "13.580.95.05"
+	CUDA   string // the newest CUDA that the driver serves, "13.0"
+}
+
+// Process is one process on a card, with its pid in the host's namespace.
+type Process struct {
+	PID    uint32
+	Memory gpu.Bytes // 0: the driver does not say
+	Kind   ProcessKind
+}
+
+// ProcessKind is a set of the kinds of work of a process on a card.
+type ProcessKind uint8
+
+// Kinds of processes, one bit each.
+const (
+	Compute   ProcessKind = 1 << iota
+	MPSClient             // computes through an MPS server
+	Graphics              // draws, as a display server does
+)
+
+// CardError is one card that could not be read; at index -1, cards that are not those of before.
+type CardError struct {
+	NVMLIndex int
+	Err       error
+}
+
+func (e *CardError) Error() string {
+	if e.NVMLIndex < 0 {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("read card at NVML index %d: %v", e.NVMLIndex, e.Err)
+}
+
+// Unwrap returns what NVML said.
+func (e *CardError) Unwrap() error { return e.Err }
+
+const (
+	// patience is how long the driver may take for one answer, and
+	// firstPatience how long for all that a card is: without persistence mode
+	// the first question starts the card.
+	patience      = 3 * time.Second
+	firstPatience = time.Minute
+	// mostUnanswered bounds the threads that wait in a driver that hangs, of questions about one
+	// card: one that hangs takes no answers from others.
+	mostUnanswered = 4
+	// theNode is what questions are about that are not about one card.
+	theNode gpu.UUID = ""
+)
+
+func newStuck() *timeout.Calls[gpu.UUID] { return timeout.New[gpu.UUID](mostUnanswered, math.MaxInt) }
+
+// ask returns the answer, or ErrNoAnswer when there was none in time, or when too many earlier
+// questions wait for theirs.
+func ask[T any](n *NVML, about gpu.UUID, wait time.Duration, what string, question func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	got, ok := timeout.Run(n.stuck, about, wait, func() answer {
+		value, err := question()
+		return answer{value, err}
+	})
+	if !ok {
+		got.err = fmt.Errorf("%s: %w", what, ErrNoAnswer)
+	}
+	return got.value, got.err
+}
+
+// ErrUnknown: the driver does not tell this of the card.
+var ErrUnknown = errors.New("the driver does not tell")
+
+// Usage is how much of a card is in use, by all processes.
+type Usage struct {
+	Memory gpu.Bytes // the driver's own included
+	// Busy and MemoryBusy are the percentage of the last moments in which a kernel
+	// ran, and in which memory was read or written, as the driver samples them.
+	// Known is false where it does not, as in MIG mode.
+	Busy, MemoryBusy uint32
+	Known            bool
+}
+
+// usageSymbols are called only where the library has them.
+var usageSymbols = []string{"nvmlDeviceGetUtilizationRates"}
+
+// Usage asks the card.
+func (n *NVML) Usage(uuid gpu.UUID) (Usage, error) {
+	return askCard(n, uuid, func(card nvml.Device) (u Usage, err error) {
+		memory, ret := card.GetMemoryInfo()
+		if err := check("read memory of "+string(uuid), ret); err != nil {
+			return u, err
+		}
+		u.Memory = gpu.Bytes(memory.Used)
+		if n.missing["nvmlDeviceGetUtilizationRates"] {
+			return u, nil
+		}
+		rates, ret := card.GetUtilizationRates()
+		if ret == nvml.SUCCESS && rates.Gpu != math.MaxUint32 { // NVML_VALUE_NOT_AVAILABLE
+			u.Busy, u.MemoryBusy, u.Known = min(rates.Gpu, 100), min(rates.Memory, 100), true
+		}
+		return u, nil
+	})
 }

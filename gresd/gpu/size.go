@@ -50,25 +50,14 @@ func (e *ValueError) Error() string {
 // "0" is a size; who cannot use it refuses it. The error is a [*ValueError].
 func ParseBytes(s string) (Bytes, error) {
 	digits := s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
-	suffix := s[len(digits):]
-	switch {
-	case s == "":
-		return 0, sizeError(s, "want a size", "8G")
-	case s[0] == '-' || s[0] == '+':
-		return 0, sizeError(s, "want a size without a sign", strings.TrimLeft(s, "+-"))
-	case digits == "":
-		return 0, sizeError(s, "want a whole number, then K, M, G or T", "8G")
-	case len(digits) > 1 && digits[0] == '0':
-		return 0, sizeError(s, "want no leading zero", strings.TrimLeft(s, "0"))
-	}
-	size, ok := unit(suffix)
-	if !ok {
-		return 0, suffixError(s, digits, suffix)
-	}
+	size, ok := unit(s[len(digits):])
 	n, err := strconv.ParseUint(digits, 10, 64)
 	high, low := bits.Mul64(n, uint64(size))
-	if err != nil || high != 0 {
-		return 0, sizeError(s, "want a size below 16777216T", "80G")
+	switch {
+	case !ok, digits == "", len(digits) > 1 && digits[0] == '0':
+		return 0, &ValueError{s, "want a whole number, then K, M, G or T (powers of 1024)", "8G"}
+	case err != nil, high != 0:
+		return 0, &ValueError{s, "want a size below 16777216T", "80G"}
 	}
 	return Bytes(low), nil
 }
@@ -85,47 +74,6 @@ func unit(suffix string) (Bytes, bool) {
 		}
 	}
 	return 0, false
-}
-
-// sizeError falls back to a plain example where the better one is no size.
-func sizeError(given, want, example string) error {
-	if n, err := ParseBytes(example); err != nil || n == 0 {
-		example = "8G"
-	}
-	return &ValueError{given, want, example}
-}
-
-// suffixError says what is wrong behind the digits, and how the same amount is
-// written right where that can be known.
-func suffixError(given, digits, suffix string) error {
-	if fraction, ok := strings.CutPrefix(suffix, "."); ok {
-		return sizeError(given, "want a whole number, then K, M, G or T", smaller(digits, fraction))
-	}
-	letter := strings.ToUpper(suffix[:1])
-	if _, ok := unit(letter); ok && strings.EqualFold(suffix[1:], "b") {
-		return sizeError(given, "want K, M, G or T, powers of 1024", digits+letter)
-	}
-	return sizeError(given, "want only K, M, G or T after the number", "8G")
-}
-
-// smaller writes "1" "5g" as "1536M"; "" when it cannot.
-func smaller(digits, fraction string) string {
-	number := strings.TrimRight(fraction, "kmgtibKMGTIB")
-	size, ok := unit(fraction[len(number):])
-	value, err := strconv.ParseFloat(digits+"."+number, 64)
-	if !ok || err != nil || size < MiB {
-		return ""
-	}
-	return strconv.FormatFloat(math.Ceil(value*1024), 'f', 0, 64) + below(size)
-}
-
-func below(size Bytes) string {
-	for _, u := range units {
-		if u.size == size/1024 {
-			return u.letter
-		}
-	}
-	return ""
 }
 
 // String writes the size for people: "8 GiB", "1536 MiB". It is exact for
@@ -203,4 +151,24 @@ func ParseCount(s string, limit uint32) (uint32, error) {
 
 func countError(s string, limit uint32) error {
 	return &ValueError{s, fmt.Sprintf("want a whole number from 1 to %d", limit), "1"}
+}
+
+// Ranges are the numbers of a list such as "0-2,5", in its order. ok is false where it is no such
+// list, names a number of most or above, or more than most numbers.
+func Ranges(list string, most int) (numbers []int, ok bool) {
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 31)
+		to, err2 := strconv.ParseUint(last, 10, 31)
+		if err != nil || err2 != nil || from > to || int(to) >= most || len(numbers)+int(to-from) >= most {
+			return nil, false
+		}
+		for ; from <= to; from++ {
+			numbers = append(numbers, int(from))
+		}
+	}
+	return numbers, true
 }

@@ -113,6 +113,21 @@ func (s *Store) OpenCache(jobID uint32) (*os.File, error) {
 	return f, nil
 }
 
+// Turn returns what the processes of a job say now of its turns on one card, the
+// card being its place in the grant. It reads a few bytes only.
+func (s *Store) Turn(jobID uint32, card int) (libvgpu.TurnState, error) {
+	e := s.entry(jobID)
+	if e == nil {
+		return libvgpu.TurnState{}, ErrNotOpen
+	}
+	e.cache.mu.Lock()
+	defer e.cache.mu.Unlock()
+	if err := e.cache.open(s.cacheOf(jobID)); err != nil {
+		return libvgpu.TurnState{}, err
+	}
+	return e.cache.file.Turn(card)
+}
+
 func (e *entry) look(path string, maxAge time.Duration) (libvgpu.CacheView, error) {
 	e.cache.mu.Lock()
 	defer e.cache.mu.Unlock()
@@ -135,4 +150,54 @@ func (e *entry) look(path string, maxAge time.Duration) (libvgpu.CacheView, erro
 		e.wake()
 	}
 	return e.view, e.err
+}
+
+// A cache file belongs to its job's user, who can make it larger than it is, and
+// run_dir is memory that the whole node shares. Nobody has a reason to: programs
+// map the file. So whoever writes to it with a call, or allocates, wakes cutBack.
+
+// slackBytes is what the file may have allocated beyond its size: whole pages, and
+// a filesystem may have large ones.
+const slackBytes = 2 << 20
+
+// cutPause bounds how often a file is cut.
+const cutPause = time.Millisecond
+
+// cutBack gives the cache file of a job its size again, beside the caller: to free
+// gigabytes takes time.
+func (s *Store) cutBack(jobID uint32, e *entry) {
+	if e.written.Add(1) > 1 {
+		return // somebody is at it, and will look once more
+	}
+	go func() {
+		for seen := int32(1); ; seen = e.written.Load() {
+			if grown, err := s.cut(jobID); grown && !e.toldGrown.Swap(true) {
+				s.log.Warn("a job made its cache file larger: it is cut back", "job_id", jobID, "error", err)
+				_, _ = s.Tell(jobID, fmt.Sprintf("vgpu: cache: job %d: its cache file was made larger than its %d bytes: "+
+					"it is cut back whenever that happens; no program of a job has to write it", jobID, libvgpu.CacheSize))
+			}
+			if e.written.CompareAndSwap(seen, 0) {
+				return
+			}
+			time.Sleep(cutPause)
+		}
+	}()
+}
+
+// cut reports whether the file was too large.
+func (s *Store) cut(jobID uint32) (grown bool, err error) {
+	f, err := s.OpenCache(jobID)
+	if err != nil {
+		return false, err // gone with its job
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return false, os.NewSyscallError("fstat", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size <= libvgpu.CacheSize && st.Blocks*512 <= libvgpu.CacheSize+slackBytes {
+		return false, nil
+	}
+	// Also frees what was allocated beyond an end that did not move.
+	return true, f.Truncate(libvgpu.CacheSize)
 }

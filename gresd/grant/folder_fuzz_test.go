@@ -37,7 +37,7 @@ func FuzzFolder(f *testing.F) {
 	s := newStore(f, layout)
 	rec := record(7, uint32(os.Getuid()))
 	rec.GID = uint32(os.Getgid())
-	if err := s.Create(rec, free); err != nil {
+	if err := s.Create(SpecOf(rec), nil); err != nil {
 		f.Fatal(err)
 	}
 	s.Close()
@@ -127,7 +127,8 @@ func mustDo(t *testing.T, errs ...error) {
 // checkStart does what gresd does when it starts, and when the job ends. whole says that
 // there may be a grant to adopt.
 func checkStart(t *testing.T, s *Store, whole bool) {
-	ids, err := s.Listed()
+	noLock := func(uint32) func() { return func() {} }
+	ids, err := s.Sweep(noLock)
 	if err != nil || !slices.Contains(ids, 7) || !slices.IsSorted(ids) {
 		t.Fatalf("jobs %v, %v", ids, err)
 	}
@@ -156,8 +157,8 @@ func checkStart(t *testing.T, s *Store, whole bool) {
 	if _, err := s.Tell(7, "a word"); err == nil {
 		_ = s.Messages(7)
 	}
-	if err := s.Sweep(func(uint32) func() { return func() {} }); err != nil {
-		t.Fatalf("sweep: %v", err)
+	if again, err := s.Sweep(noLock); err != nil || !slices.Equal(again, ids) {
+		t.Fatalf("jobs %v, then %v, %v", ids, again, err)
 	}
 	entries, err := os.ReadDir(s.layout.Jobs)
 	if err != nil || len(entries) != len(ids) {

@@ -25,18 +25,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
-)
-
-// Names of the files in a job's folder.
-const (
-	grantFile   = "grant"
-	cacheFile   = "cache"
-	refusedFile = "refused"
 )
 
 // ErrNotOpen says that the store has no grant of that job.
@@ -48,15 +38,14 @@ type Store struct {
 	layout Layout
 	log    *slog.Logger
 
+	saidACL  atomic.Bool
 	messages sync.Mutex // one line after the other, and none while a folder is removed
 
 	mu       sync.Mutex
 	open     map[uint32]*entry
 	jobs     map[string]int // of open, on each card, by UUID
 	watcher  *watcher       // nil: jobs do not sleep
-	saidACL  bool
 	onChange func()
-	environ  func(ledger.Record) []string
 }
 
 // entry is one open grant.
@@ -102,107 +91,6 @@ func (s *Store) Dir(jobID uint32) string { return filepath.Join(s.layout.Jobs, f
 
 func (s *Store) cacheOf(jobID uint32) string { return filepath.Join(s.Dir(jobID), cacheFile) }
 
-// Create makes the folder of a granted record anew, with an empty cache, and
-// opens its grant. A folder that is there is removed first. cost says what one
-// CUDA context costs on a card, 0 where that is not known.
-func (s *Store) Create(rec ledger.Record, cost func(gpu.UUID) gpu.Bytes) error {
-	spec := SpecOf(rec)
-	spec.Socket = s.layout.Socket
-	for i, c := range rec.Placement.Cards {
-		spec.Cards[i].MemOverhead = uint64(cost(c.UUID))
-	}
-	var g *libvgpu.Grant
-	err := s.makeDir(rec.JobID, rec.UID, func(dir string) (err error) {
-		if err = libvgpu.CreateCache(filepath.Join(dir, cacheFile), spec, rec.UID, rec.GID); err != nil {
-			return err
-		}
-		if err = s.writeEnvironment(dir, rec); err != nil {
-			return err
-		}
-		if err = keepRoom(dir); err != nil {
-			return err
-		}
-		g, err = libvgpu.CreateGrant(filepath.Join(dir, grantFile), spec)
-		return err
-	})
-	if err != nil {
-		if g != nil {
-			_ = g.Close()
-		}
-		return fmt.Errorf("create grant of job %d: %w", rec.JobID, err)
-	}
-	s.put(rec.JobID, g, spec, true)
-	return nil
-}
-
-// Refuse makes a folder that says why the job's request cannot be served.
-func (s *Store) Refuse(jobID, uid uint32, reason string) error {
-	err := s.makeDir(jobID, uid, func(dir string) error {
-		return writeNew(filepath.Join(dir, refusedFile), strings.Join(strings.Fields(reason), " ")) // one line
-	})
-	if err != nil {
-		return fmt.Errorf("refuse job %d: %w", jobID, err)
-	}
-	return nil
-}
-
-// Refused returns the reason in a job's folder, "" where there is none.
-func (s *Store) Refused(jobID uint32) string {
-	return readText(filepath.Join(s.Dir(jobID), refusedFile), mostMessages)
-}
-
-// Adopt opens the grant that a folder holds already, without touching its
-// inode: tasks have it bound and mapped. It fails with [fs.ErrNotExist] when
-// there is none, and when the file is not the grant of this record or is of a
-// run of the job that has ended.
-func (s *Store) Adopt(rec ledger.Record) error {
-	if err := s.adopt(rec); err != nil {
-		return fmt.Errorf("adopt grant of job %d: %w", rec.JobID, err)
-	}
-	return nil
-}
-
-func (s *Store) adopt(rec ledger.Record) error {
-	g, err := libvgpu.OpenGrantRW(filepath.Join(s.Dir(rec.JobID), grantFile))
-	if err != nil {
-		return err
-	}
-	have, spec := g.Spec(), SpecOf(rec)
-	if have.Revoked {
-		err = errors.New("it is revoked")
-	} else {
-		err = matches(have, spec)
-	}
-	cache := s.cacheOf(rec.JobID)
-	if _, gone := os.Lstat(cache); err == nil && errors.Is(gone, fs.ErrNotExist) {
-		err = libvgpu.CreateCache(cache, spec, rec.UID, rec.GID)
-	}
-	if err != nil {
-		_ = g.Close()
-		return err
-	}
-	for i, c := range have.Cards {
-		spec.Cards[i].MemOverhead = c.MemOverhead
-	}
-	s.put(rec.JobID, g, spec, false)
-	return nil
-}
-
-// matches compares a file with what the ledger says of the job.
-func matches(have, want libvgpu.GrantSpec) error {
-	if have.JobID != want.JobID || have.UID != want.UID || len(have.Cards) != len(want.Cards) {
-		return fmt.Errorf("file of job %d, user %d, %d cards: want job %d, user %d, %d cards",
-			have.JobID, have.UID, len(have.Cards), want.JobID, want.UID, len(want.Cards))
-	}
-	for i, w := range want.Cards {
-		if h := have.Cards[i]; h.UUID != w.UUID || h.MemLimit != w.MemLimit || h.MemPhysical != w.MemPhysical || h.Share != w.Share || h.Mode != w.Mode || h.Ceiling != w.Ceiling {
-			return fmt.Errorf("card %d of the file is %s with %s: want %s with %s",
-				i, h.UUID, gpu.Bytes(h.MemLimit), w.UUID, gpu.Bytes(w.MemLimit))
-		}
-	}
-	return nil
-}
-
 // ReadFile returns what the grant file of a job says; it need not be open.
 func (s *Store) ReadFile(jobID uint32) (libvgpu.GrantSpec, error) {
 	spec, _, err := libvgpu.ReadGrant(filepath.Join(s.Dir(jobID), grantFile))
@@ -241,7 +129,7 @@ func (s *Store) Remove(jobID uint32) (had bool, err error) {
 		e.close()
 		s.changed()
 	}
-	had, err = s.removeDir(strconv.FormatUint(uint64(jobID), 10))
+	had, err = s.removeDir(fmt.Sprint(jobID))
 	if err != nil {
 		return had, fmt.Errorf("remove folder of job %d: %w", jobID, err)
 	}
@@ -263,47 +151,6 @@ func (s *Store) removeDir(name string) (bool, error) {
 		return false, nil
 	}
 	return true, root.RemoveAll(name)
-}
-
-// makeDir fills a folder under a name of its own and then gives it the name of
-// the job.
-func (s *Store) makeDir(jobID, uid uint32, fill func(dir string) error) error {
-	if _, err := s.Remove(jobID); err != nil {
-		return err
-	}
-	name := newPrefix + strconv.FormatUint(uint64(jobID), 10)
-	if _, err := s.removeDir(name); err != nil {
-		return err
-	}
-	dir := filepath.Join(s.layout.Jobs, name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	err := fill(dir)
-	if err == nil {
-		var listed bool
-		if listed, err = openTo(dir, uid); err == nil && !listed {
-			s.sayNoACL()
-		}
-	}
-	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, s.Dir(jobID), unix.RENAME_NOREPLACE)
-	}
-	if err != nil {
-		_, _ = s.removeDir(name)
-	}
-	return err
-}
-
-func (s *Store) sayNoACL() {
-	s.mu.Lock()
-	said := s.saidACL
-	s.saidACL = true
-	s.mu.Unlock()
-	if !said {
-		s.log.Warn("filesystem has no access lists: job folders are mode 0711, so every user can read a grant whose job id is known",
-			"path", s.layout.Jobs)
-	}
 }
 
 // put opens a job. A new one sleeps from the start, where it is heard when its cache
@@ -361,42 +208,21 @@ func (s *Store) Close() {
 	}
 }
 
-// Listed are the job folders that exist, by rising id.
-func (s *Store) Listed() ([]uint32, error) {
-	entries, err := os.ReadDir(s.layout.Jobs)
-	if err != nil {
-		return nil, fmt.Errorf("list job folders: %w", err)
-	}
-	var ids []uint32
-	for _, e := range entries {
-		if id, isJob := jobOf(e.Name()); isJob && e.IsDir() {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	return ids, nil
-}
-
 // jobOf returns the job that a folder is named after.
 func jobOf(name string) (jobID uint32, isJob bool) {
 	id, err := strconv.ParseUint(name, 10, 32)
 	return uint32(id), err == nil && id != 0 && strconv.FormatUint(id, 10) == name
 }
 
-// newPrefix is that of a folder until it is whole.
-const newPrefix = "new-"
-
-// Sweep removes what is in the jobs folder and is not the folder of a job, as
-// a kill in the middle of Create leaves behind. lock keeps others from making the
+// Sweep returns the job folders that exist, by rising id. It removes all else from the folder of jobs,
+// as a kill in the middle of Create leaves behind. lock keeps others from making the
 // folder of a job meanwhile.
-func (s *Store) Sweep(lock func(jobID uint32) (unlock func())) error {
+func (s *Store) Sweep(lock func(jobID uint32) (unlock func())) (jobs []uint32, err error) {
 	entries, err := os.ReadDir(s.layout.Jobs)
-	if err != nil {
-		return fmt.Errorf("sweep job folders: %w", err)
-	}
-	var errs []error
+	errs := []error{err}
 	for _, e := range entries {
-		if _, isJob := jobOf(e.Name()); isJob && e.IsDir() {
+		if id, isJob := jobOf(e.Name()); isJob && e.IsDir() {
+			jobs = append(jobs, id)
 			continue
 		}
 		unlock := func() {}
@@ -407,7 +233,8 @@ func (s *Store) Sweep(lock func(jobID uint32) (unlock func())) error {
 		unlock()
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	slices.Sort(jobs)
+	return jobs, errors.Join(errs...)
 }
 
 // Open are the jobs whose grant is open, by rising id.

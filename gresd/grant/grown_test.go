@@ -47,7 +47,7 @@ func TestACacheThatGrowsIsCutBack(t *testing.T) {
 func TestACacheThatHasGrownIsCutBackAtStart(t *testing.T) {
 	l := testLayout(t)
 	first := newStore(t, l)
-	if err := first.Create(record(7, nobody), free); err != nil {
+	if err := first.Create(SpecOf(record(7, nobody)), nil); err != nil {
 		t.Fatal(err)
 	}
 	first.Close()

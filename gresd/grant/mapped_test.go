@@ -42,7 +42,7 @@ func TestOnlyGrantsOfOpenJobsAreMapped(t *testing.T) {
 		}
 	}
 	for range 2 { // the second has the number of a job that is there
-		if err := s.Create(record(7, nobody), free); err != nil {
+		if err := s.Create(SpecOf(record(7, nobody)), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,7 +58,7 @@ func TestOnlyGrantsOfOpenJobsAreMapped(t *testing.T) {
 	}
 	want(s, "of a job that was removed", 0)
 
-	if err := s.Create(record(7, nobody), free); err != nil {
+	if err := s.Create(SpecOf(record(7, nobody)), nil); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()

@@ -61,7 +61,7 @@ func TestTell(t *testing.T) {
 // (tests/e2e/hostile does it).
 func TestThereIsRoomForTheFirstMessages(t *testing.T) {
 	s := newStore(t, testLayout(t))
-	if err := s.Create(record(7, nobody), free); err != nil {
+	if err := s.Create(SpecOf(record(7, nobody)), nil); err != nil {
 		t.Fatal(err)
 	}
 	var st unix.Stat_t

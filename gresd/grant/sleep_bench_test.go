@@ -20,7 +20,7 @@ func BenchmarkFlood(b *testing.B) {
 	done := make(chan bool)
 	go func() { s.Watch(ctx); close(done) }()
 	defer func() { cancel(); <-done }()
-	if err := s.Create(record(7, nobody), free); err != nil {
+	if err := s.Create(SpecOf(record(7, nobody)), nil); err != nil {
 		b.Fatal(err)
 	}
 	path := filepath.Join(s.Dir(7), cacheFile)

@@ -43,7 +43,7 @@ func TestLooksReadNoMoreThanTheyMust(t *testing.T) {
 		defer s.mu.Unlock()
 		return s.watcher != nil
 	})
-	if err := s.Create(record(7, nobody), free); err != nil {
+	if err := s.Create(SpecOf(record(7, nobody)), nil); err != nil {
 		t.Fatal(err)
 	}
 	const looks = 100

@@ -40,7 +40,7 @@ func watched(t *testing.T) (s *Store, cache string, woken chan bool) {
 	s = newStore(t, testLayout(t))
 	woken = make(chan bool, 100)
 	s.OnChange(func() { woken <- true })
-	if err := s.Create(record(7, nobody), free); err != nil {
+	if err := s.Create(SpecOf(record(7, nobody)), nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -117,7 +117,7 @@ func TestNoJobSleepsUnwatched(t *testing.T) {
 	drowsy = time.Millisecond
 	defer func() { drowsy = was }()
 	s := newStore(t, testLayout(t))
-	if err := s.Create(record(7, nobody), free); err != nil {
+	if err := s.Create(SpecOf(record(7, nobody)), nil); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
@@ -44,12 +43,4 @@ func load(path string) (doc document, err error) {
 		doc.Written = map[string]Written{}
 	}
 	return doc, nil
-}
-
-// save writes the state durably: the whole file, under another name first.
-func save(path string, doc document) error {
-	if err := atomicfile.WriteJSON(path, doc); err != nil {
-		return fmt.Errorf("write state of cards: %w", err)
-	}
-	return nil
 }

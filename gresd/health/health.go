@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/driver"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
@@ -221,9 +222,11 @@ func (m *Monitor) probeAll(cards []gpu.UUID) {
 
 // save writes the state. m.mu is locked.
 func (m *Monitor) save() error {
-	err := save(m.params.Path, m.state)
-	m.unsaved = err != nil
-	return err
+	err := atomicfile.WriteJSON(m.params.Path, m.state)
+	if m.unsaved = err != nil; m.unsaved {
+		return fmt.Errorf("write state of cards: %w", err)
+	}
+	return nil
 }
 
 // Written are the texts of gresd that a node has in Slurm, or may have.
@@ -279,7 +282,11 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 					m.log.Warn("XIDs of cards are not heard", "error", err)
 				}
 				said = true
-				wakeup.Wait(ctx, m.pause(err))
+				pause := noEventsFor
+				if errors.Is(err, driver.ErrNoAnswer) {
+					pause = m.current().Every
+				}
+				wakeup.Wait(ctx, pause)
 				continue
 			}
 			heard, said = now, false
@@ -295,13 +302,6 @@ func (m *Monitor) listen(ctx context.Context, cards func() []gpu.UUID) {
 			m.hear(event)
 		}
 	}
-}
-
-func (m *Monitor) pause(err error) time.Duration {
-	if errors.Is(err, driver.ErrNoAnswer) {
-		return m.current().Every
-	}
-	return noEventsFor
 }
 
 func (m *Monitor) hear(e driver.Event) {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 )
 
 // FuzzCardsFile: the state of the cards is read as it was written, or not at all: a
@@ -30,7 +32,7 @@ func FuzzCardsFile(f *testing.F) {
 		if first.Cards == nil {
 			t.Fatal("read, but nothing")
 		}
-		if err := save(path, first); err != nil {
+		if err := atomicfile.WriteJSON(path, first); err != nil {
 			t.Fatalf("read, but cannot be written: %v", err)
 		}
 		again, err := load(path)

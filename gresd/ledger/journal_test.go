@@ -35,7 +35,7 @@ func lines(t *testing.T, h header, records ...Record) []byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = appendBatch(text, h.seal(), h.After+uint64(i)+1, fmt.Appendf(nil, `{"set":%s}`, line))
+		text = appendBatch(text, seal(h.Ledger, h.Journal), h.After+uint64(i)+1, fmt.Appendf(nil, `{"set":%s}`, line))
 	}
 	return text
 }
@@ -74,7 +74,7 @@ func TestJournalsAreReadAfterTheSnapshot(t *testing.T) {
 	first := appendHeader(nil, one)
 	first = append(first, lines(t, one, record(8), record(9))...)
 	second := append(appendHeader(nil, two), lines(t, two, record(10))...)
-	gone := appendBatch(nil, two.seal(), 44, []byte(`{"delete":8},{"delete":77}`))
+	gone := appendBatch(nil, seal(two.Ledger, two.Journal), 44, []byte(`{"delete":8},{"delete":77}`))
 
 	newest := record(9)
 	newest.User = "grace"
@@ -145,7 +145,7 @@ func TestAJournalThatWasChangedIsNotBelieved(t *testing.T) {
 	all := bytes.SplitAfter(whole, []byte("\n"))
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	batch := func(text string) []byte {
-		return append(appendHeader(nil, h), appendBatch(nil, h.seal(), 1, []byte(text))...)
+		return append(appendHeader(nil, h), appendBatch(nil, seal(h.Ledger, h.Journal), 1, []byte(text))...)
 	}
 	for name, test := range map[string]struct {
 		journals [][]byte
@@ -324,7 +324,7 @@ func TestASnapshotThatFailsIsSaid(t *testing.T) {
 func settle(l *Ledger) *Ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.snapshots > 0 {
+	for l.writing {
 		l.written.Wait()
 	}
 	return l

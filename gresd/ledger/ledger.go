@@ -5,8 +5,7 @@
 // [Ledger.Commit] returns. Commits that come while the disk is written share the
 // next write. gresd is the only writer.
 //
-// On the disk it is a snapshot of all records (file.go), and journals of the
-// changes since (journal.go).
+// On the disk it is a snapshot of all records, and journals of the changes since (read.go, write.go).
 package ledger
 
 import (
@@ -86,7 +85,7 @@ type Ledger struct {
 	existed bool
 
 	// mu guards all below. It is not held while the disk is written: changes that
-	// come meanwhile share the next write (see commit.go).
+	// come meanwhile share the next write (see write.go).
 	mu      sync.RWMutex
 	records map[uint32]*stored // immutable records, also the unwritten ones
 	lock    *os.File           // nil once closed
@@ -95,7 +94,6 @@ type Ledger struct {
 	writing                 bool   // some goroutine writes
 	diskUnknown             bool   // the last write failed: the disk can have changes that were reported as failed
 	written                 sync.Cond
-	snapshots               int   // that are being written
 	unsaved                 error // why the last snapshot could not be written
 
 	torn int // bytes, when it was opened
@@ -107,14 +105,6 @@ type Ledger struct {
 type stored struct {
 	Record
 	line []byte
-}
-
-func newLedger(path string, lock *os.File) *Ledger {
-	l := &Ledger{
-		path: path, records: map[uint32]*stored{}, lock: lock, out: output{path: path, keep: minJournal},
-	}
-	l.written.L = &l.mu
-	return l
 }
 
 // Get returns a copy of the record of a job.
@@ -287,14 +277,6 @@ func (l *Ledger) collect(jobID uint32, before string, change []byte, after strin
 	return l.openBatch
 }
 
-// Existed says whether there was a good file when the ledger was opened; false
-// on a first start and after a corrupt file.
-func (l *Ledger) Existed() bool { return l.existed }
-
-// Torn is the number of bytes at the end of the files, when the ledger was
-// opened, of a write that was not finished, and that nobody was told of.
-func (l *Ledger) Torn() int { return l.torn }
-
 // Problems is what an administrator should look at.
 func (l *Ledger) Problems() []string {
 	l.mu.RLock()
@@ -310,7 +292,7 @@ func (l *Ledger) Problems() []string {
 func (l *Ledger) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.writing || l.snapshots > 0 {
+	for l.writing {
 		l.written.Wait()
 	}
 	if l.lock == nil {

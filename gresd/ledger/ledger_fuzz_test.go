@@ -81,7 +81,7 @@ func FuzzRecords(f *testing.F) {
 			return
 		}
 		now := document{Version: version, Ledger: testName, Journal: 1}
-		_, records, err := decode(fmt.Appendf(nil, `{"version":%d,"checksum":%q,"ledger":%q,"journal":1,"records":%s}`, version, checksum(now.seal(), compact.Bytes()), testName, text))
+		_, records, err := decode(fmt.Appendf(nil, `{"version":%d,"checksum":%q,"ledger":%q,"journal":1,"records":%s}`, version, checksum(seal(now.Ledger, now.Journal), compact.Bytes()), testName, text))
 		if err != nil {
 			return
 		}
@@ -111,7 +111,7 @@ func FuzzReplay(f *testing.F) {
 			f.Fatal(err)
 		}
 		seeds = append(seeds, bytes.Clone(text))
-		text = appendBatch(text, h.seal(), h.After+uint64(i)+1, fmt.Appendf(nil, `{"set":%s},{"delete":9}`, line))
+		text = appendBatch(text, seal(h.Ledger, h.Journal), h.After+uint64(i)+1, fmt.Appendf(nil, `{"set":%s},{"delete":9}`, line))
 	}
 	for _, s := range append(seeds, text, text[:len(text)-1], text[:len(text)/2], append(bytes.Clone(text), make([]byte, 512)...), bytes.Replace(text, []byte("ada"), []byte("bob"), 1), nil) {
 		f.Add(s)
@@ -136,7 +136,7 @@ func FuzzBatches(f *testing.F) {
 	f.Fuzz(func(t *testing.T, batches string) {
 		text := appendHeader(nil, h)
 		for line := range strings.SplitSeq(batches, "\n") {
-			text = appendLine(text, h.seal(), []byte(line))
+			text = appendLine(text, seal(h.Ledger, h.Journal), []byte(line))
 		}
 		checkReplay(t, text)
 	})
@@ -162,7 +162,7 @@ func checkReplay(t *testing.T, text []byte) {
 	}
 	text = text[:len(text)-f.torn]
 	h := header{Ledger: testName, Journal: 1}
-	again, g, err := read(appendBatch(bytes.Clone(text), h.seal(), f.seq+1, []byte(`{"delete":5}`)))
+	again, g, err := read(appendBatch(bytes.Clone(text), seal(h.Ledger, h.Journal), f.seq+1, []byte(`{"delete":5}`)))
 	if delete(records, 5); err != nil || g.torn != 0 || g.seq != f.seq+1 || len(again) != len(records) {
 		t.Fatalf("one more change: %+v, then %+v, %d records, then %d: %v", f, g, len(records), len(again), err)
 	}

@@ -251,7 +251,7 @@ func encode(records ...Record) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return assemble(nil, testName, 1, all), nil
+	return assemble(testName, 1, all), nil
 }
 
 const testName = "0123456789abcdef"
@@ -319,7 +319,7 @@ func TestFilesThatCannotBeUsedAreKeptAside(t *testing.T) {
 	data := string(good(t))
 	sealed := func(records string) string {
 		d := document{Version: version, Ledger: testName, Journal: 1}
-		return fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":%q,"journal":1,"records":%s}`, checksum(d.seal(), []byte(records)), testName, records)
+		return fmt.Sprintf(`{"version":2,"checksum":%q,"ledger":%q,"journal":1,"records":%s}`, checksum(seal(d.Ledger, d.Journal), []byte(records)), testName, records)
 	}
 	for name, test := range map[string]struct{ text, want string }{
 		"empty":               {"", "torn or not JSON (0 bytes)"},

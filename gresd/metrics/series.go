@@ -57,51 +57,43 @@ var (
 	processLabels = append(append([]string{}, jobLabels...), "pid")
 )
 
-func ofCard(name, help string, of func(wire.Card) value) series[wire.Card] {
-	return series[wire.Card]{desc(name, help, cardLabels), prometheus.GaugeValue, of}
-}
-
 // jobCard is one card of a job.
 type jobCard struct {
 	job *wire.Job
 	wire.JobCard
 }
 
-// ofJob makes a counter of a name that says so.
-func ofJob(name, help string, of func(jobCard) value) series[jobCard] {
+// of returns a series. A name with the suffix _total makes it a counter.
+func of[T any](labels []string, name, help string, get func(T) value) series[T] {
 	kind := prometheus.GaugeValue
 	if strings.HasSuffix(name, "_total") {
 		kind = prometheus.CounterValue
 	}
-	return series[jobCard]{desc(name, help, jobLabels), kind, of}
-}
-
-func ofProcess(name, help string, of func(wire.Process) value) series[wire.Process] {
-	return series[wire.Process]{desc(name, help, processLabels), prometheus.GaugeValue, of}
+	return series[T]{desc(name, help, labels), kind, get}
 }
 
 var cardSeries = []series[wire.Card]{
-	ofCard("vgpu_card_share_ratio", "Part of the card's share that is granted.",
+	of(cardLabels, "vgpu_card_share_ratio", "Part of the card's share that is granted.",
 		func(c wire.Card) value { return is(float64(c.Share) / 100) }),
-	ofCard("vgpu_card_cores_ratio", "Part of the card's compute that is granted.",
+	of(cardLabels, "vgpu_card_cores_ratio", "Part of the card's compute that is granted.",
 		func(c wire.Card) value { return is(float64(c.Cores) / 100) }),
-	ofCard("vgpu_card_memory_granted_bytes", "Memory of the card that is granted.",
+	of(cardLabels, "vgpu_card_memory_granted_bytes", "Memory of the card that is granted.",
 		func(c wire.Card) value { return is(float64(c.GrantedBytes)) }),
-	ofCard("vgpu_card_memory_bytes", "Memory that shares of the card are taken of.",
+	of(cardLabels, "vgpu_card_memory_bytes", "Memory that shares of the card are taken of.",
 		func(c wire.Card) value { return is(float64(c.MemoryBytes)) }),
-	ofCard("vgpu_card_memory_physical_bytes", "Memory that the card has of its own.",
+	of(cardLabels, "vgpu_card_memory_physical_bytes", "Memory that the card has of its own.",
 		func(c wire.Card) value { return is(float64(c.PhysicalBytes)) }),
-	ofCard("vgpu_card_memory_used_bytes", "Memory of the card that is in use by all processes and the driver.",
+	of(cardLabels, "vgpu_card_memory_used_bytes", "Memory of the card that is in use by all processes and the driver.",
 		func(c wire.Card) value { return maybe(c.UsedBytes) }),
-	ofCard("vgpu_card_utilization_ratio", "Part of the last moments in which a kernel ran on the card.",
+	of(cardLabels, "vgpu_card_utilization_ratio", "Part of the last moments in which a kernel ran on the card.",
 		func(c wire.Card) value { return maybe(c.Utilization) }),
-	ofCard("vgpu_card_memory_utilization_ratio", "Part of the last moments in which memory of the card was read or written.",
+	of(cardLabels, "vgpu_card_memory_utilization_ratio", "Part of the last moments in which memory of the card was read or written.",
 		func(c wire.Card) value { return maybe(c.MemoryUtilization) }),
-	ofCard("vgpu_card_jobs", "Jobs with a share of the card.",
+	of(cardLabels, "vgpu_card_jobs", "Jobs with a share of the card.",
 		func(c wire.Card) value { return is(float64(c.Jobs)) }),
-	ofCard("vgpu_card_healthy", "1 while the card can be granted.",
+	of(cardLabels, "vgpu_card_healthy", "1 while the card can be granted.",
 		func(c wire.Card) value { return is(one(c.Healthy)) }),
-	ofCard("vgpu_card_slices_obeyed", "1 where the card obeys time slices, by a test; 0 where it does not, so that its jobs take turns.",
+	of(cardLabels, "vgpu_card_slices_obeyed", "1 where the card obeys time slices, by a test; 0 where it does not, so that its jobs take turns.",
 		func(c wire.Card) value { return value{one(c.Slices == string(probe.Obeyed)), c.Slices != ""} }),
 }
 
@@ -114,63 +106,63 @@ var jobLimited = desc("vgpu_job_limited_info", "Always 1; the label by is the re
 var cardInfo = desc("vgpu_card_info", "Always 1; the labels name the card.", []string{"gpu_uuid", "index", "name", "type", "mig"})
 
 var jobSeries = []series[jobCard]{
-	ofJob("vgpu_job_share_asked_ratio", "Part of the card that the user asked for.",
+	of(jobLabels, "vgpu_job_share_asked_ratio", "Part of the card that the user asked for.",
 		func(c jobCard) value { return value{float64(c.AskedShare) / 100, c.AskedShare != 0} }),
-	ofJob("vgpu_job_share_ratio", "Part of the card that the job was granted.",
+	of(jobLabels, "vgpu_job_share_ratio", "Part of the card that the job was granted.",
 		func(c jobCard) value { return is(float64(c.Share) / 100) }),
-	ofJob("vgpu_job_cores_asked_ratio", "Part of the card's compute that the user asked for.",
+	of(jobLabels, "vgpu_job_cores_asked_ratio", "Part of the card's compute that the user asked for.",
 		func(c jobCard) value { return value{float64(c.AskedCores) / 100, c.AskedCores != 0} }),
-	ofJob("vgpu_job_cores_ratio", "Part of the card's compute that the job was granted.",
+	of(jobLabels, "vgpu_job_cores_ratio", "Part of the card's compute that the job was granted.",
 		func(c jobCard) value { return is(float64(c.Cores) / 100) }),
-	ofJob("vgpu_job_utilization_ratio", "Part of the card's time that the job's processes had lately, as the driver samples it.",
+	of(jobLabels, "vgpu_job_utilization_ratio", "Part of the card's time that the job's processes had lately, as the driver samples it.",
 		func(c jobCard) value { return maybe(c.Utilization) }),
-	ofJob("vgpu_job_gpu_seconds_total", "GPU time that the job's processes had.",
+	of(jobLabels, "vgpu_job_gpu_seconds_total", "GPU time that the job's processes had.",
 		func(c jobCard) value { return maybe(c.GPUSeconds) }),
-	ofJob("vgpu_job_memory_asked_bytes", "Memory of the card that the user asked for by size or percentage.",
+	of(jobLabels, "vgpu_job_memory_asked_bytes", "Memory of the card that the user asked for by size or percentage.",
 		func(c jobCard) value { return maybe(c.AskedBytes) }),
-	ofJob("vgpu_job_memory_limit_bytes", "Memory of the card that the job may hold.",
+	of(jobLabels, "vgpu_job_memory_limit_bytes", "Memory of the card that the job may hold.",
 		func(c jobCard) value { return is(float64(c.LimitBytes)) }),
-	ofJob("vgpu_job_memory_physical_bytes", "Of the job's memory limit, what the card has of its own.",
+	of(jobLabels, "vgpu_job_memory_physical_bytes", "Of the job's memory limit, what the card has of its own.",
 		func(c jobCard) value { return is(float64(c.PhysicalBytes)) }),
-	ofJob("vgpu_job_memory_used_bytes", "Memory of the card that the job's processes hold.",
+	of(jobLabels, "vgpu_job_memory_used_bytes", "Memory of the card that the job's processes hold.",
 		func(c jobCard) value { return maybe(c.UsedBytes) }),
-	ofJob("vgpu_job_memory_context_bytes", "Of the used memory, what CUDA contexts were charged.",
+	of(jobLabels, "vgpu_job_memory_context_bytes", "Of the used memory, what CUDA contexts were charged.",
 		func(c jobCard) value { return maybe(c.ContextBytes) }),
-	ofJob("vgpu_job_memory_module_bytes", "Of the used memory, what code and its variables were charged.",
+	of(jobLabels, "vgpu_job_memory_module_bytes", "Of the used memory, what code and its variables were charged.",
 		func(c jobCard) value { return maybe(c.ModuleBytes) }),
-	ofJob("vgpu_job_allocations_refused_total", "Allocations that were refused because of the job's memory limit.",
+	of(jobLabels, "vgpu_job_allocations_refused_total", "Allocations that were refused because of the job's memory limit.",
 		func(c jobCard) value { return maybe(c.Refused) }),
-	ofJob("vgpu_job_launches_throttled_total", "Kernel launches that waited for the job's share.",
+	of(jobLabels, "vgpu_job_launches_throttled_total", "Kernel launches that waited for the job's share.",
 		func(c jobCard) value { return maybe(c.LaunchesThrottled) }),
-	ofJob("vgpu_job_throttled_seconds_total", "Time for which kernel launches waited for the job's share.",
+	of(jobLabels, "vgpu_job_throttled_seconds_total", "Time for which kernel launches waited for the job's share.",
 		func(c jobCard) value { return maybe(c.ThrottledSeconds) }),
-	ofJob("vgpu_job_had_ratio", "Part of the card's time that the job had lately, by the card's records; only beside other jobs with work.",
+	of(jobLabels, "vgpu_job_had_ratio", "Part of the card's time that the job had lately, by the card's records; only beside other jobs with work.",
 		func(c jobCard) value { return maybe(c.Had) }),
-	ofJob("vgpu_job_deprived_seconds", "For how long neighbors have taken much of the card's time that the job is entitled to; 0: they do not.",
+	of(jobLabels, "vgpu_job_deprived_seconds", "For how long neighbors have taken much of the card's time that the job is entitled to; 0: they do not.",
 		func(c jobCard) value { return maybe(c.DeprivedSeconds) }),
-	ofJob("vgpu_job_turns_total", "Turns on the card that the job was given; only where jobs take turns.",
+	of(jobLabels, "vgpu_job_turns_total", "Turns on the card that the job was given; only where jobs take turns.",
 		func(c jobCard) value { return maybe(c.Turns) }),
-	ofJob("vgpu_job_idle_seconds_total", "Time for which the job held its share of the card and had no work on it.",
+	of(jobLabels, "vgpu_job_idle_seconds_total", "Time for which the job held its share of the card and had no work on it.",
 		func(c jobCard) value { return maybe(c.IdleSeconds) }),
-	ofJob("vgpu_job_last_work_timestamp_seconds", "When the job last had work on the card, as Unix time.",
+	of(jobLabels, "vgpu_job_last_work_timestamp_seconds", "When the job last had work on the card, as Unix time.",
 		func(c jobCard) value {
 			if c.LastWork == nil {
 				return value{}
 			}
 			return is(float64(c.LastWork.UnixMilli()) / 1000)
 		}),
-	ofJob("vgpu_job_granted_timestamp_seconds", "When the job was granted its share, as Unix time.",
+	of(jobLabels, "vgpu_job_granted_timestamp_seconds", "When the job was granted its share, as Unix time.",
 		func(c jobCard) value {
 			return value{float64(c.job.Created.UnixMilli()) / 1000, !c.job.Created.IsZero()}
 		}),
-	ofJob("vgpu_job_processes", "Processes of the job with a context on the card.",
+	of(jobLabels, "vgpu_job_processes", "Processes of the job with a context on the card.",
 		func(c jobCard) value { return maybe(c.Processes) }),
 }
 
 var processSeries = []series[wire.Process]{
-	ofProcess("vgpu_process_utilization_ratio", "Part of the card's time that the process had lately, as the driver samples it.",
+	of(processLabels, "vgpu_process_utilization_ratio", "Part of the card's time that the process had lately, as the driver samples it.",
 		func(p wire.Process) value { return maybe(p.Utilization) }),
-	ofProcess("vgpu_process_memory_used_bytes", "Memory of the card that the process announced.",
+	of(processLabels, "vgpu_process_memory_used_bytes", "Memory of the card that the process announced.",
 		func(p wire.Process) value { return is(float64(p.UsedBytes)) }),
 }
 
@@ -217,13 +209,11 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect is part of [prometheus.Collector].
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	cards, jobs := c.snapshot()
-	idle := map[string]value{}
 	for i := range jobs {
 		for _, held := range jobs[i].Cards {
 			if c.jobs {
 				collectJob(ch, jobCard{&jobs[i], held})
 			}
-			addIdle(idle, held)
 		}
 	}
 	for _, card := range cards {
@@ -232,11 +222,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(ch, cardInfo, prometheus.GaugeValue, is(1), card.UUID, strconv.Itoa(card.Index), valid(card.Name), valid(card.Type),
 			strconv.FormatBool(card.MIG))
-		of, shared := idle[card.UUID]
-		if !shared {
-			of = is(0)
-		}
-		send(ch, idleShare, prometheus.GaugeValue, of, card.UUID)
+		send(ch, idleShare, prometheus.GaugeValue, idleOn(card.UUID, jobs), card.UUID)
 	}
 	free := freeOf(cards)
 	for _, share := range place.TypicalShares {
@@ -265,19 +251,22 @@ func collectJob(ch chan<- prometheus.Metric, c jobCard) {
 	}
 }
 
-// addIdle adds a job to its card; one of which nothing is known makes the sum
+// idleOn adds up the shares of a card's jobs without work. If the work of a job is unknown, the sum is
 // unknown.
-func addIdle(idle map[string]value, held wire.JobCard) {
-	sum, seen := idle[held.UUID]
-	if !seen {
-		sum.known = true
+func idleOn(uuid string, jobs []wire.Job) value {
+	sum := is(0)
+	for _, job := range jobs {
+		for _, held := range job.Cards {
+			switch {
+			case held.UUID != uuid:
+			case held.Busy == nil:
+				sum.known = false
+			case !*held.Busy:
+				sum.number += float64(held.Share) / 100
+			}
+		}
 	}
-	if held.Busy == nil {
-		sum.known = false
-	} else if !*held.Busy {
-		sum.number += float64(held.Share) / 100
-	}
-	idle[held.UUID] = sum
+	return sum
 }
 
 func send(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, v value, labels ...string) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/process"
 )
 
 const (
@@ -97,7 +98,8 @@ func (s *server) launch(percent gpu.Share) (*daemon, error) {
 	if err := s.folder.write(rec); err != nil {
 		return nil, fmt.Errorf("write record: %w", err)
 	}
-	out, err := s.folder.openOutput()
+	// It is written at its end, so that it can be cut while the daemon runs.
+	out, err := os.OpenFile(s.folder.output(), os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -117,9 +119,8 @@ func (s *server) launch(percent gpu.Share) (*daemon, error) {
 	}
 	d := &daemon{rec: rec, since: time.Now(), exited: make(chan struct{}), percent: percent}
 	d.rec.PID = cmd.Process.Pid
-	if i, ok := look(d.rec.PID); ok { // a zombie at worst: it was not waited for
-		d.rec.Start = i.Stat.Start
-	}
+	stat, _ := process.Of(d.rec.PID).Stat() // a zombie at worst: it was not waited for
+	d.rec.Start = stat.Start
 	err = s.folder.write(d.rec)
 	// gresd is spared when memory runs out; its users' programs are not.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", d.rec.PID), []byte("0"), 0)
@@ -186,32 +187,27 @@ func (s *server) adopt(ctx context.Context, rec record) *daemon {
 func (s *server) end(d *daemon, polite bool) {
 	d.remember()
 	gone := len(d.seen) == 0
-	for _, step := range []struct {
-		signal syscall.Signal // 0: the command "quit"
-		limit  time.Duration
-	}{{0, s.m.cfg.Times.Quit}, {syscall.SIGTERM, s.m.cfg.Times.Term}, {syscall.SIGKILL, killTime}} {
-		if gone || step.signal == 0 && !polite {
-			continue
-		}
-		var err error
-		if step.signal == 0 {
-			_, err = s.ask(context.Background(), "quit") // also while gresd stops
-		} else {
-			d.remember()
-			for _, p := range d.seen {
-				p.signal(step.signal)
-			}
-		}
-		if gone = d.emptied(step.limit); !gone && step.signal == 0 {
+	if !gone && polite {
+		_, err := s.ask(context.Background(), "quit") // also while gresd stops
+		if gone = d.emptied(s.m.cfg.Times.Quit); !gone {
 			s.log.Warn("MPS does not quit", "pid", d.rec.PID, "error", err)
 		}
 	}
-	if !gone {
+	if !gone && !d.killed(syscall.SIGTERM, s.m.cfg.Times.Term) && !d.killed(syscall.SIGKILL, killTime) {
 		s.log.Error("processes of MPS cannot be ended: the driver holds them", "processes", fmt.Sprint(d.seen))
 	}
 	if err := s.folder.remove(); err != nil {
 		s.log.Warn("remove folders of MPS", "error", err)
 	}
+}
+
+// killed sends a signal to the family, and waits until nothing of it is left.
+func (d *daemon) killed(signal syscall.Signal, limit time.Duration) bool {
+	d.remember()
+	for _, p := range d.seen {
+		p.signal(signal)
+	}
+	return d.emptied(limit)
 }
 
 // emptied waits until nothing of the family is left.

@@ -118,12 +118,6 @@ func (f folder) remove() error {
 // mostOutput is how much of what a daemon prints is kept: run_dir is memory.
 const mostOutput = 64 << 10
 
-// openOutput opens the file for what the daemon prints. It is written at its
-// end, so that it can be cut while the daemon runs.
-func (f folder) openOutput() (*os.File, error) {
-	return os.OpenFile(f.output(), os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
-}
-
 func (f folder) cutOutput() {
 	if info, err := os.Stat(f.output()); err == nil && info.Size() > mostOutput {
 		_ = os.Truncate(f.output(), 0)

@@ -5,6 +5,7 @@ package mps
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math"
 	"path"
 	"slices"
@@ -152,12 +153,7 @@ func (k *ClientGuard) keeps(jobID uint32, now time.Time) bool {
 	k.deadline = time.Now() // The Epilog waits: only a look of Run lists open files.
 	k.lookAt(jobID, now)
 	k.close(now)
-	for _, c := range k.ended {
-		if c.job == jobID {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(k.ended, func(c *client) bool { return c.job == jobID })
 }
 
 // Memory returns the kept memory of the ended processes of a job on a card of its grant, in bytes. For
@@ -180,9 +176,7 @@ func (k *ClientGuard) look(now time.Time) (awake bool) {
 	k.deadline = time.Now().Add(listTimeout)
 	open := k.grants.Open()
 	for _, job := range open {
-		if k.lookAt(job, now) {
-			awake = true
-		}
+		awake = k.lookAt(job, now) || awake
 	}
 	for n, c := range k.clients { // a process can outlive its job
 		c.ended = c.ended || !slices.Contains(open, n.job)
@@ -339,12 +333,7 @@ func (k *ClientGuard) list(c *client, uid uint32, now time.Time) {
 
 // descriptors are how many are kept for a job.
 func (k *ClientGuard) descriptors(job uint32) (n int) {
-	for _, c := range k.clients {
-		if c.job == job {
-			n += 1 + len(c.files)
-		}
-	}
-	for _, c := range k.ended {
+	for _, c := range slices.AppendSeq(slices.Clone(k.ended), maps.Values(k.clients)) {
 		if c.job == job {
 			n += 1 + len(c.files)
 		}

@@ -24,7 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os/exec"
 	"slices"
 	"sync"
@@ -32,6 +31,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -160,7 +160,7 @@ func (m *Manager) keep(jobID uint32, key Key, gid uint32, percent gpu.Share) boo
 	defer m.mu.Unlock()
 	if old := m.jobs[jobID]; old != nil && old.key != key {
 		delete(old.jobs, jobID)
-		old.signalRun()
+		old.wake.Ring()
 	}
 	s := m.servers[key]
 	if s == nil {
@@ -173,7 +173,7 @@ func (m *Manager) keep(jobID uint32, key Key, gid uint32, percent gpu.Share) boo
 	s.jobs[jobID] = jobDemand{percent: percent, tries: s.tries}
 	s.skipBackoff = true
 	m.jobs[jobID] = s
-	s.signalRun()
+	s.wake.Ring()
 	return true
 }
 
@@ -211,7 +211,7 @@ func (m *Manager) Release(jobID uint32) {
 	if s := m.jobs[jobID]; s != nil {
 		delete(s.jobs, jobID)
 		delete(m.jobs, jobID)
-		s.signalRun()
+		s.wake.Ring()
 		m.broadcast()
 	}
 }
@@ -254,8 +254,8 @@ func (m *Manager) Settle() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.settled = true
-	for s := range maps.Values(m.servers) {
-		s.signalRun()
+	for _, s := range m.servers {
+		s.wake.Ring()
 	}
 }
 
@@ -272,7 +272,7 @@ func (m *Manager) add(key Key, gid uint32) *server {
 	}
 	s := &server{
 		m: m, key: key, gid: gid, folder: folderOf(m.cfg.Dir, key), log: m.cfg.Log.With("gpu_uuid", key.Card, "of", key.whose()),
-		calls: timeout.New[gpu.UUID](mostUnanswered, mostUnanswered), jobs: map[uint32]jobDemand{}, wake: make(chan struct{}, 1),
+		calls: timeout.New[gpu.UUID](mostUnanswered, mostUnanswered), jobs: map[uint32]jobDemand{}, wake: wakeup.NewBell(),
 	}
 	m.servers[key] = s
 	return s

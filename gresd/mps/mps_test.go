@@ -159,7 +159,7 @@ func (n *node) processes() map[int]string {
 		line, _ := os.ReadFile(dir + "/cmdline")
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		name, _, _ := strings.Cut(string(line), "\x00")
-		if i, ok := look(pid); ok && !i.Ended && !strings.HasSuffix(string(line), fake.Control+"\x00") { // not a client
+		if stat, ok := process.Of(pid).Stat(); ok && !stat.Ended && !strings.HasSuffix(string(line), fake.Control+"\x00") { // not a client
 			all[pid] = filepath.Base(name)
 		}
 	}

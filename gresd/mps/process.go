@@ -26,23 +26,9 @@ type identity struct {
 	Start uint64 `json:"start_time"` // clock ticks since boot
 }
 
-// info is what /proc says of a process.
-type info struct {
-	identity
-	process.Stat
-}
-
-func look(pid int) (info, bool) {
-	stat, ok := process.Of(pid).Stat()
-	return info{identity{pid, stat.Start}, stat}, ok
-}
-
 func (p identity) alive() bool {
-	if p.PID == 0 {
-		return false
-	}
-	i, ok := look(p.PID)
-	return ok && !i.Ended && i.Stat.Start == p.Start
+	stat, ok := process.Of(p.PID).Stat()
+	return ok && !stat.Ended && stat.Start == p.Start
 }
 
 // signal sends a signal by a pidfd, so that no later process with the same id gets it.
@@ -87,47 +73,37 @@ func hasToken(pid int, uid uint32, token string) bool {
 	return false
 }
 
-// near says that a process has a tie to the daemon that only its own have, as
-// long as the daemon lives.
-func (r record) near(i info) bool { return i.Group == r.PID || i.Session == r.PID || i.Parent == r.PID }
-
 // family are the living processes of the record's user, root where the daemon is for everyone, that
 // are surely of its daemon: the daemon, what is in its process group or session or descends from
 // it while it lives, and what has its token whether it lives or not.
 func (r record) family() []identity {
-	all := map[int]info{}
+	all := map[int]process.Stat{}
 	for _, dir := range process.All("/proc") {
 		pid, err := strconv.Atoi(filepath.Base(string(dir)))
-		if err != nil {
-			continue
-		}
-		if i, ok := look(pid); ok && !i.Ended {
-			all[pid] = i
+		if stat, ok := dir.Stat(); err == nil && ok && !stat.Ended {
+			all[pid] = stat
 		}
 	}
 	leader, ok := all[r.PID]
-	lives := ok && leader.Stat.Start == r.Start
-	descends := func(i info) bool {
+	lives := ok && leader.Start == r.Start
+	tied := func(pid int) bool {
 		for range len(all) { // a process that ends meanwhile could make a circle
-			if i.PID == r.PID {
-				return true
+			stat, ok := all[pid]
+			if !ok || pid == r.PID || stat.Group == r.PID || stat.Session == r.PID {
+				return ok
 			}
-			next, ok := all[i.Parent]
-			if !ok {
-				return false
-			}
-			i = next
+			pid = stat.Parent
 		}
 		return false
 	}
 	var found []identity
 	until := time.Now().Add(mostAsking)
-	for _, i := range all {
-		if uid, ok := process.Of(i.PID).UID(); !ok || uid != r.Key.UID {
+	for pid, stat := range all {
+		if uid, ok := process.Of(pid).UID(); !ok || uid != r.Key.UID {
 			continue
 		}
-		if lives && (r.near(i) || descends(i)) || time.Now().Before(until) && hasToken(i.PID, r.Key.UID, r.Token) {
-			found = append(found, i.identity)
+		if lives && tied(pid) || time.Now().Before(until) && hasToken(pid, r.Key.UID, r.Token) {
+			found = append(found, identity{pid, stat.Start})
 		}
 	}
 	return found

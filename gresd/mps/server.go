@@ -9,6 +9,7 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/timeout"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
 )
 
 const (
@@ -36,7 +37,7 @@ type server struct {
 	log    *slog.Logger
 	calls  *timeout.Calls[gpu.UUID] // commands to the daemon
 	left   record                   // of an earlier gresd; read by run only
-	wake   chan struct{}
+	wake   wakeup.Bell              // makes run look again
 
 	// Under m.mu.
 	jobs        map[uint32]jobDemand
@@ -45,14 +46,6 @@ type server struct {
 	tries       int       // starts, and changes of its percentage, that have ended
 	err         error     // of the last of them
 	skipBackoff bool      // a job has come: do not wait for the end of a pause
-}
-
-// signalRun makes run look again. It never blocks.
-func (s *server) signalRun() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // holds says whether a job has what it wants. m.mu is held.

@@ -5,13 +5,21 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/health"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wakeup"
@@ -170,4 +178,181 @@ func UntilAnswered(ctx context.Context, ask func() error) error {
 			return err
 		}
 	}
+}
+
+// Names are Slurm's names of this node, learned from Prologs, each with the
+// slurm.conf that its slurmd uses. A host may run several slurmd. They are
+// kept on the disk: after a restart gresd must not ask slurmctld about a node
+// of another name, for which no job lives.
+//
+// All are of one cluster. Records and folders of jobs are known by the number of the job, which
+// another cluster gives as well.
+type Names struct {
+	path string
+
+	mu      sync.Mutex
+	cluster string            // ClusterName; "": not known yet
+	conf    map[string]string // by name
+	at      int               // grants of the cluster that are being made
+}
+
+// nodesFile is what is on the disk. Before there was a cluster in it, it was Nodes alone.
+type nodesFile struct {
+	Cluster string            `json:"cluster"`
+	Nodes   map[string]string `json:"nodes"`
+}
+
+// LoadNames reads what an earlier gresd has learned.
+func LoadNames(stateDir string) (*Names, error) {
+	n := &Names{path: filepath.Join(stateDir, "nodes.json"), conf: map[string]string{}}
+	text, err := os.ReadFile(n.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return n, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read node names: %w", err)
+	}
+	var file nodesFile
+	if err := json.Unmarshal(text, &file); err == nil && file.Nodes != nil {
+		n.cluster, n.conf = file.Cluster, file.Nodes
+	} else if err := json.Unmarshal(text, &n.conf); err != nil || n.conf == nil {
+		n.conf = map[string]string{} // the next Prolog says it again
+	}
+	return n, nil
+}
+
+// Enter begins a grant to a job of a node, which is remembered; Leave ends it. ours is false where
+// the node is of another cluster than the jobs that have shares here; held says that there are
+// some. A name is on the disk before a job of that node is.
+func (n *Names) Enter(name, conf, cluster string, held func() bool) (ours bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	foreign := cluster != "" && n.cluster != "" && cluster != n.cluster
+	if foreign && (name == "" || n.at > 0 || held()) {
+		return false, nil
+	}
+	next := nodesFile{n.cluster, n.conf}
+	if cluster != "" {
+		next.Cluster = cluster
+	}
+	if foreign {
+		next.Nodes = map[string]string{}
+	}
+	// Who asks late may not know the path.
+	if old, known := next.Nodes[name]; name != "" && (!known || old != conf && conf != "") {
+		next.Nodes = maps.Clone(next.Nodes)
+		next.Nodes[name] = conf
+	}
+	if err := n.put(next); err != nil {
+		return true, err
+	}
+	n.at++
+	return true, nil
+}
+
+// Leave ends what Enter began.
+func (n *Names) Leave() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.at--
+}
+
+// IsForeign says whether a cluster is not the one whose jobs are here.
+func (n *Names) IsForeign(cluster string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return cluster != "" && n.cluster != "" && cluster != n.cluster
+}
+
+// Cluster is the name of the cluster, "" if not known.
+func (n *Names) Cluster() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cluster
+}
+
+// forget drops names that Slurm does not know any more. The last one stays: its slurm.conf is all
+// that is known of Slurm until the next Prolog.
+func (n *Names) forget(names []string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next := nodesFile{n.cluster, maps.Clone(n.conf)}
+	maps.DeleteFunc(next.Nodes, func(name, _ string) bool { return slices.Contains(names, name) })
+	if len(next.Nodes) == 0 {
+		return nil
+	}
+	return n.put(next)
+}
+
+// put replaces what is known, on the disk first. n.mu is held.
+func (n *Names) put(next nodesFile) error {
+	if next.Cluster == n.cluster && maps.Equal(next.Nodes, n.conf) {
+		return nil
+	}
+	if err := atomicfile.WriteJSON(n.path, next); err != nil {
+		return fmt.Errorf("remember node name: %w", err)
+	}
+	n.cluster, n.conf = next.Cluster, next.Nodes
+	return nil
+}
+
+// All are the names, each with its slurm.conf.
+func (n *Names) All() map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.conf)
+}
+
+// List are the names, in order.
+func (n *Names) List() []string { return slices.Sorted(maps.Keys(n.All())) }
+
+// A cluster may have thousands of nodes with a gresd and one slurmctld. So gresd asks it about
+// single jobs, never for a list of all of them; only about jobs that nothing on this host speaks
+// for; the less often, the longer the answer was the same; and no two nodes in step.
+
+const (
+	// Often is the time between two comparisons with slurmctld, on average.
+	Often = time.Minute
+	// Seldom is how often slurmctld is asked at least about a job that has no slurmstepd here.
+	Seldom = 16 * time.Minute
+)
+
+// Around is a random time between three and five quarters of d.
+func Around(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
+
+// Pace spreads the questions about jobs: the wait for the next one about a job doubles, from Often
+// up to Seldom. The zero value is ready.
+type Pace struct {
+	mu    sync.Mutex
+	byJob map[uint32]turn
+}
+
+type turn struct {
+	due  time.Time
+	wait time.Duration
+}
+
+// IsDue says whether slurmctld may be asked about a job.
+func (p *Pace) IsDue(job uint32, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !now.Before(p.byJob[job].due)
+}
+
+// Answered is called when a question about the job has been answered.
+func (p *Pace) Answered(job uint32, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byJob == nil {
+		p.byJob = map[uint32]turn{}
+	}
+	wait := min(max(Often, 2*p.byJob[job].wait), Seldom)
+	p.byJob[job] = turn{now.Add(Around(wait)), wait}
+}
+
+// Keep forgets all other jobs.
+func (p *Pace) Keep(jobs []uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.byJob, func(job uint32, _ turn) bool { return !slices.Contains(jobs, job) })
 }

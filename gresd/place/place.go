@@ -8,6 +8,7 @@ package place
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -210,4 +211,134 @@ func byIndex(cards []gpu.Card) []gpu.Card {
 	cards = slices.Clone(cards)
 	slices.SortFunc(cards, func(a, b gpu.Card) int { return a.Index - b.Index })
 	return cards
+}
+
+// Sentinels for errors.Is.
+var (
+	// ErrNoRoom: the cards are too full now; the job may fit later.
+	ErrNoRoom = errors.New("no room")
+	// ErrNoCard: this node cannot serve the request even when it is empty.
+	ErrNoCard = errors.New("no such card")
+	// ErrChoice is an ErrNoCard of a card that slurmctld chose: the node or the site is at fault, and
+	// not the request.
+	ErrChoice = errors.New("slurmctld chose a card that cannot be shared")
+)
+
+// Free is what one card has left.
+type Free struct {
+	Index  int
+	Units  gpu.Share
+	Memory gpu.Bytes
+}
+
+// NoRoomError says what was asked on each card, and what is left.
+type NoRoomError struct {
+	Cards  int       // how many cards were asked for
+	Units  gpu.Share // on each
+	Memory gpu.Bytes // on each
+	Free   []Free    // by index: the cards that were considered
+}
+
+// Error names the largest free share and the largest free memory, which may be
+// on different cards: that is fragmentation, and worth seeing.
+func (e *NoRoomError) Error() string {
+	want := fmt.Sprintf("want %d %% and %s on each of %s", e.Units, e.Memory, count(e.Cards))
+	if e.Cards == 1 {
+		want = fmt.Sprintf("want %d %% and %s on one card", e.Units, e.Memory)
+	}
+	if len(e.Free) == 0 {
+		return want + ": no card"
+	}
+	if len(e.Free) == 1 {
+		f := e.Free[0]
+		return fmt.Sprintf("%s: card %d has %d %% and %s free", want, f.Index, f.Units, f.Memory)
+	}
+	units, memory := e.Free[0], e.Free[0]
+	for _, f := range e.Free {
+		if f.Units > units.Units {
+			units = f
+		}
+		if f.Memory > memory.Memory {
+			memory = f
+		}
+	}
+	return fmt.Sprintf("%s: largest free share %d %% (card %d), largest free memory %s (card %d)",
+		want, units.Units, units.Index, memory.Memory, memory.Index)
+}
+
+// Is makes errors.Is(err, ErrNoRoom) true.
+func (e *NoRoomError) Is(target error) bool { return target == ErrNoRoom }
+
+// NoCardError says why this node cannot serve the request.
+type NoCardError struct {
+	Why    string
+	Choice bool // ErrChoice as well
+}
+
+func (e *NoCardError) Error() string { return e.Why }
+
+// Is makes errors.Is(err, ErrNoCard) true, and ErrChoice where the choice is wrong.
+func (e *NoCardError) Is(target error) bool {
+	return target == ErrNoCard || e.Choice && target == ErrChoice
+}
+
+func wrongChoice(format string, args ...any) error {
+	return &NoCardError{Why: fmt.Sprintf(format, args...), Choice: true}
+}
+
+// Distances tells how far cards are from each other, by gpu.Card.Index. Nil
+// means that nothing is known: all pairs are then alike.
+type Distances interface {
+	// Cost is the same both ways; smaller is nearer. Costs are summed up, so
+	// they should fit well into 32 bits. Below 0: not known, which counts as
+	// much as the farthest pair of the node.
+	Cost(i, j int) int
+}
+
+// matrix is the cost of each pair of some cards, by position.
+type matrix struct {
+	cost     [][]int
+	farthest int
+}
+
+func newMatrix(cards []gpu.Card, d Distances) matrix {
+	m := matrix{cost: make([][]int, len(cards))}
+	for i := range cards {
+		m.cost[i] = make([]int, len(cards))
+		for j := range i {
+			c := -1
+			if d != nil {
+				c = d.Cost(cards[i].Index, cards[j].Index)
+			}
+			m.cost[i][j], m.cost[j][i] = c, c
+			m.farthest = max(m.farthest, c)
+		}
+	}
+	for i := range cards {
+		for j := range cards {
+			if m.cost[i][j] < 0 {
+				m.cost[i][j] = m.farthest
+			}
+		}
+	}
+	return m
+}
+
+// TypicalShares are the request sizes of the fragmentation reports.
+var TypicalShares = []gpu.Share{25, 50, 75, gpu.FullCard}
+
+// FreeCard is the free part of one card. Largest is the largest request that fits by share and memory.
+type FreeCard struct{ Share, Largest gpu.Share }
+
+// Fragmented returns the part of the free share that a request of this size cannot use. FGD (Weng et
+// al., USENIX ATC 2023) defines it. It is unknown if no share is free.
+func Fragmented(cards []FreeCard, share gpu.Share) (ratio float64, known bool) {
+	var free, unusable gpu.Share
+	for _, c := range cards {
+		free += c.Share
+		if c.Largest < share {
+			unusable += c.Share
+		}
+	}
+	return float64(unusable) / float64(max(free, 1)), free > 0
 }

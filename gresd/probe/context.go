@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,16 +149,12 @@ func Library(nvml string) string {
 // quietest puts cards that nobody uses first, so that no job is disturbed. A
 // card that cannot be asked comes last.
 func quietest(memory CardMemory, cards []gpu.Card) (card gpu.Card, idle bool) {
-	use := func(c gpu.Card) int {
-		processes, err := memory.Processes(c.UUID)
-		if err != nil {
-			return int(^uint(0) >> 1)
-		}
-		return len(processes)
-	}
 	uses := map[gpu.UUID]int{}
 	for _, c := range cards {
-		uses[c.UUID] = use(c)
+		processes, err := memory.Processes(c.UUID)
+		if uses[c.UUID] = len(processes); err != nil {
+			uses[c.UUID] = math.MaxInt
+		}
 	}
 	best := slices.MinFunc(cards, func(a, b gpu.Card) int { return cmp.Compare(uses[a.UUID], uses[b.UUID]) })
 	return best, uses[best.UUID] == 0
@@ -167,24 +164,17 @@ func quietest(memory CardMemory, cards []gpu.Card) (card gpu.Card, idle bool) {
 func MeasureInChild(ctx context.Context, command []string, uuid gpu.UUID) (Figure, error) {
 	ctx, cancel := context.WithTimeout(ctx, childTimeout)
 	defer cancel()
-	f, err := figureOf(ctx, command, uuid)
+	c, err := start(command, uuid)
+	var text string
+	if err == nil {
+		text, err = c.output(ctx)
+	}
 	if err != nil {
 		return Figure{}, fmt.Errorf("measure the context cost of %s: %w", uuid, err)
 	}
-	return f, nil
-}
-
-func figureOf(ctx context.Context, command []string, uuid gpu.UUID) (f Figure, err error) {
-	c, err := start(command, uuid)
+	f, err := readFigure([]byte(text))
 	if err != nil {
-		return f, err
-	}
-	text, err := c.output(ctx)
-	if err != nil {
-		return f, err
-	}
-	if f, err = readFigure([]byte(text)); err != nil {
-		return f, fmt.Errorf("read answer: %w", err)
+		return Figure{}, fmt.Errorf("measure the context cost of %s: read answer: %w", uuid, err)
 	}
 	return f, nil
 }

@@ -15,21 +15,22 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
-// reason has the error text of a C function.
-type reason [512]C.char
-
-func (r *reason) size() C.size_t { return C.size_t(len(r)) }
-
-func (r *reason) error() error { return errors.New(C.GoString(&r[0])) }
+// call calls a C function that writes the text of its error.
+func call(function func(why *C.char, size C.size_t) C.int) error {
+	var why [512]C.char
+	if function(&why[0], C.size_t(len(why))) != 0 {
+		return errors.New(C.GoString(&why[0]))
+	}
+	return nil
+}
 
 // makeContext makes a CUDA context that lasts as long as the process.
 func makeContext(library string, uuid gpu.UUID) error {
 	lib, name := C.CString(library), C.CString(string(uuid))
 	defer C.free(unsafe.Pointer(lib))
 	defer C.free(unsafe.Pointer(name))
-	var why reason
-	if C.libcuda_make_context(lib, name, &why[0], why.size()) != 0 {
-		return fmt.Errorf("make a context on %s: %w", uuid, why.error())
+	if err := call(func(why *C.char, size C.size_t) C.int { return C.libcuda_make_context(lib, name, why, size) }); err != nil {
+		return fmt.Errorf("make a context on %s: %w", uuid, err)
 	}
 	return nil
 }
@@ -40,10 +41,10 @@ func makeContext(library string, uuid gpu.UUID) error {
 func TotalMemory(library string) (byName, byAddress gpu.Bytes, err error) {
 	lib := C.CString(library)
 	defer C.free(unsafe.Pointer(lib))
-	var why reason
 	var name, address C.ulonglong
-	if C.libcuda_total_memory(lib, &name, &address, &why[0], why.size()) != 0 {
-		return 0, 0, fmt.Errorf("ask %s for memory: %w", library, why.error())
+	err = call(func(why *C.char, size C.size_t) C.int { return C.libcuda_total_memory(lib, &name, &address, why, size) })
+	if err != nil {
+		return 0, 0, fmt.Errorf("ask %s for memory: %w", library, err)
 	}
 	return gpu.Bytes(name), gpu.Bytes(address), nil
 }
@@ -52,9 +53,5 @@ func TotalMemory(library string) (byName, byAddress gpu.Bytes, err error) {
 func Work(library string) error {
 	lib := C.CString(library)
 	defer C.free(unsafe.Pointer(lib))
-	var why reason
-	if C.libcuda_work(lib, &why[0], why.size()) != 0 {
-		return why.error()
-	}
-	return nil
+	return call(func(why *C.char, size C.size_t) C.int { return C.libcuda_work(lib, why, size) })
 }

@@ -69,17 +69,12 @@ func inScope(name string) bool {
 // JobOfStepd reads the title of a slurmstepd process, "slurmstepd: [7.batch]";
 // 0 for anything else.
 func JobOfStepd(title string) uint32 {
-	rest, is := strings.CutPrefix(strings.TrimSpace(title), "slurmstepd: [")
-	if !is {
-		return 0
+	if job := stepdTitle.FindStringSubmatch(title); job != nil {
+		if n, err := strconv.ParseUint(job[1], 10, 32); err == nil {
+			return uint32(n)
+		}
 	}
-	number, _, is := strings.Cut(rest, ".")
-	if !is {
-		return 0
-	}
-	n, err := strconv.ParseUint(number, 10, 32)
-	if err != nil {
-		return 0
-	}
-	return uint32(n)
+	return 0
 }
+
+var stepdTitle = regexp.MustCompile(`^\s*slurmstepd: \[(\d+)\.`)

@@ -10,9 +10,13 @@
 package request
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -113,16 +117,12 @@ const wantShare = "1 to 100 (hundredths of a card), 100 for each whole card, or 
 
 // mistake is the error for a value that cannot be read.
 func mistake(name, value string) *Error {
-	for _, o := range optionNames {
-		if o.name == name {
-			want := "want " + o.want
-			if o.example != "" {
-				want += fmt.Sprintf(", for example %s=%s", o.flag, o.example)
-			}
-			return wrong(o.flag, value, want)
-		}
+	o := optionNames[slices.Index(Names(), name)] // Parse has looked at the names
+	want := "want " + o.want
+	if o.example != "" {
+		want += fmt.Sprintf(", for example %s=%s", o.flag, o.example)
 	}
-	return nil // Parse has looked at the names
+	return wrong(o.flag, value, want)
 }
 
 // wrong is an error about one value, also where that is "".
@@ -143,16 +143,6 @@ func Names() []string {
 	return names
 }
 
-// flagOf returns the option that a user knows the name by.
-func flagOf(name string) string {
-	for _, o := range optionNames {
-		if o.name == name {
-			return o.flag
-		}
-	}
-	return name
-}
-
 // Options are raw words by option name (see [Names]). A key that is present
 // with an empty value was given as empty, which is a mistake of the user.
 type Options map[string]string
@@ -168,57 +158,236 @@ func (o Options) Merge(more Options) Options {
 
 // Parse reads options. The error is an [*Error] and names the first wrong
 // option in the order of [Names]; an unknown name is named first of all.
-func Parse(options Options) (Request, error) {
+func Parse(options Options) (r Request, err error) {
+	names := Names()
 	for _, name := range slices.Sorted(maps.Keys(options)) {
-		if !slices.Contains(Names(), name) {
-			return Request{}, &Error{
-				Option: shown(name), Given: options[name],
-				Want: "unknown option, want one of " + strings.Join(Names(), ", "),
-			}
+		if !slices.Contains(names, name) {
+			return r, &Error{shown(name), options[name], "unknown option, want one of " + strings.Join(names, ", ")}
 		}
 	}
-	var r Request
-	for _, name := range Names() {
+	for _, name := range names {
 		value, given := options[name]
 		if !given {
 			continue
 		}
-		if err := r.set(name, value); err != nil {
+		var n uint32
+		switch name {
+		case "share":
+			r.Share, err = parseShare(value)
+		case "mem":
+			r.Memory, err = ParseMemory(value)
+		case "cores":
+			n, err = gpu.ParseCount(value, uint32(gpu.FullCard))
+			r.Cores = gpu.Share(n)
+		case "cards":
+			n, err = gpu.ParseCount(value, MaxCards)
+			r.Cards = int(n)
+		case "mode":
+			r.Mode, r.Ceiling, err = gpu.ParseMode(value)
+		case "priority":
+			r.Priority, err = gpu.ParsePriority(value)
+		case "policy":
+			r.Policy, err = gpu.ParsePolicy(value)
+		case "engine":
+			r.Engine, err = gpu.ParseEngine(value)
+		}
+		if err != nil {
 			return Request{}, mistake(name, value)
 		}
 	}
 	if err := r.checkShare(); err != nil {
 		return Request{}, err
 	}
-	if err := r.checkCeiling(r.coresKnown()); err != nil {
+	if err := r.checkCeiling(cmp.Or(r.Cores, r.nominal(0))); err != nil {
 		return Request{}, err
 	}
 	return r, nil
 }
 
-// set reads one value. Parse has the words for errors.
-func (r *Request) set(name, value string) (err error) {
-	switch name {
-	case "share":
-		r.Share, err = parseShare(value)
-	case "mem":
-		r.Memory, err = ParseMemory(value)
-	case "cores":
-		var n gpu.Percent
-		n, err = gpu.ParsePercent(value)
-		r.Cores = gpu.Share(n)
-	case "cards":
-		var n uint32
-		n, err = gpu.ParseCount(value, MaxCards)
-		r.Cards = int(n)
-	case "mode":
-		r.Mode, r.Ceiling, err = gpu.ParseMode(value)
-	case "priority":
-		r.Priority, err = gpu.ParsePriority(value)
-	case "policy":
-		r.Policy, err = gpu.ParsePolicy(value)
-	case "engine":
-		r.Engine, err = gpu.ParseEngine(value)
+// parseShare reads the N of --gres=vgpu:N. Whether N fits the number of cards
+// is checked once that is known.
+func parseShare(s string) (gpu.Share, error) {
+	n, err := gpu.ParseCount(s, MaxCards*uint32(gpu.FullCard))
+	return gpu.Share(n), err
+}
+
+// ParseMemory reads "8G" or "25%": an amount per card. The error has no object;
+// the caller names the option or key.
+func ParseMemory(s string) (Memory, error) {
+	if number, ok := strings.CutSuffix(s, "%"); ok {
+		n, err := gpu.ParsePercent(number)
+		if err != nil {
+			return Memory{}, errors.New("want 1% to 100% of a card, for example 25%")
+		}
+		return Memory{Percent: n}, nil
 	}
-	return err
+	n, err := gpu.ParseBytes(s)
+	var value *gpu.ValueError // whose text names the value, as [Error] does
+	switch {
+	case errors.As(err, &value):
+		return Memory{}, fmt.Errorf("%s, for example %s", value.Want, value.Example)
+	case err != nil:
+		return Memory{}, err
+	case n == 0:
+		return Memory{}, errors.New("want more than 0, for example 8G or 25%; without the option memory follows the share")
+	}
+	return Memory{Bytes: n}, nil
+}
+
+// checkShare holds the share against the number of cards.
+func (r *Request) checkShare() error {
+	if r.Share == 0 {
+		return nil
+	}
+	if r.Cards == 0 && (r.Share <= gpu.FullCard || r.Share%gpu.FullCard == 0) {
+		r.Cards = max(1, int(r.Share/gpu.FullCard))
+		return nil
+	}
+	fits := fewestCards(r.Share)
+	switch {
+	case r.Cards == 0 || fits == 0:
+		return mistake("share", fmt.Sprint(r.Share))
+	case r.Share%gpu.Share(r.Cards) != 0:
+		return &Error{Option: "--vgpu-cards", Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
+			"want a number of cards that divides the share %d, for example %s=%d", r.Share, "--vgpu-cards", fits)}
+	case r.Share/gpu.Share(r.Cards) > gpu.FullCard:
+		return &Error{Option: "--vgpu-cards", Given: fmt.Sprint(r.Cards), Want: fmt.Sprintf(
+			"want %d cards for the share %d, for example %s=%d", fits, r.Share, "--vgpu-cards", fits)}
+	}
+	return nil
+}
+
+// fewestCards is the least number of cards that a share can be split over, each a
+// whole number of hundredths; 0 where there is none, as for 101.
+func fewestCards(share gpu.Share) int {
+	for cards := gpu.Share(1); cards <= MaxCards; cards++ {
+		if share%cards == 0 && share/cards <= gpu.FullCard {
+			return int(cards)
+		}
+	}
+	return 0
+}
+
+// checkCeiling holds the ceiling of soft mode against the compute share.
+func (r Request) checkCeiling(cores gpu.Share) error {
+	if r.Ceiling == 0 || r.Ceiling >= cores {
+		return nil
+	}
+	return &Error{Option: "--vgpu-mode", Given: gpu.FormatMode(r.Mode, r.Ceiling), Want: fmt.Sprintf(
+		"want a ceiling of at least the compute share %d, for example --vgpu-mode=soft:%d", cores, cores)}
+}
+
+// nominal is the user's share on each card; otherwise where it is not known.
+func (r Request) nominal(otherwise gpu.Share) gpu.Share {
+	if r.Share == 0 {
+		return otherwise
+	}
+	return r.Share / gpu.Share(max(1, r.Cards))
+}
+
+const (
+	tokenOpen  = "vgpu("
+	tokenClose = ")"
+)
+
+// tokenForm ends what a user is told of a token, in the words of job_submit.lua.
+const tokenForm = "for example --comment='vgpu(mem=8G,cores=30)'"
+
+// ParseComment finds the token vgpu(name=value,…) in a job's comment and
+// returns its words, whose values are not yet read; nil when there is none. A token
+// that is not closed, that comes twice, or that has an unknown word or one twice is an
+// [*Error]: a limit that the user wrote must not be lost silently.
+func ParseComment(comment string) (Options, error) {
+	start := findToken(comment)
+	if start < 0 {
+		return nil, nil
+	}
+	body, rest, closed := strings.Cut(comment[start+len(tokenOpen):], tokenClose)
+	if !closed {
+		return nil, &Error{"--comment", comment[start:], "want a closing bracket, " + tokenForm}
+	}
+	if findToken(rest) >= 0 {
+		return nil, &Error{"--comment", comment[start:], "want one vgpu(…), " + tokenForm}
+	}
+	options := Options{}
+	if trim(body) == "" {
+		return options, nil
+	}
+	for _, word := range strings.Split(body, ",") {
+		name, value, found := strings.Cut(trim(word), "=")
+		name, value = trim(name), trim(value)
+		if !found || !slices.Contains(Names(), name) {
+			// share is not offered: the scripts write it.
+			return nil, wrong("--comment", word, "want mem, cores, cards, mode, priority, policy or engine, "+tokenForm)
+		}
+		if _, twice := options[name]; twice {
+			return nil, &Error{"--comment", body, "want " + name + " once, " + tokenForm}
+		}
+		options[name] = value
+	}
+	return options, nil
+}
+
+// trim takes away the blanks that job_submit.lua does: it knows no others.
+func trim(s string) string { return strings.Trim(s, " \t\n\v\f\r") }
+
+// HasToken says whether a job's comment has a token, whole or not.
+func HasToken(comment string) bool { return findToken(comment) >= 0 }
+
+// token begins a token: "my_vgpu(1)" does not.
+var token = regexp.MustCompile(`(?:^|[^\w-])vgpu\(`)
+
+// findToken returns where a token starts, or -1.
+func findToken(s string) int {
+	at := token.FindStringIndex(s)
+	if at == nil {
+		return -1
+	}
+	return at[1] - len(tokenOpen)
+}
+
+// FormatToken writes options as a token in the order of [Names]; "" for none.
+// Names that are no option are left out. The values must be ones that [Parse]
+// accepts: others could hold a bracket or a comma.
+func FormatToken(options Options) string {
+	var words []string
+	for _, name := range Names() {
+		if value, given := options[name]; given {
+			words = append(words, name+"="+value)
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return tokenOpen + strings.Join(words, ",") + tokenClose
+}
+
+// Options returns the words that [Parse] reads as this request. Clamp is not
+// among them.
+func (r Request) Options() Options {
+	o := Options{}
+	number := func(name string, n uint64) {
+		if n != 0 {
+			o[name] = strconv.FormatUint(n, 10)
+		}
+	}
+	word := func(name, value string) {
+		if value != "" {
+			o[name] = value
+		}
+	}
+	number("share", uint64(r.Share))
+	switch {
+	case r.Memory.Percent != 0:
+		o["mem"] = strconv.FormatUint(uint64(r.Memory.Percent), 10) + "%"
+	case r.Memory.Bytes != 0:
+		o["mem"] = r.Memory.Bytes.Compact()
+	}
+	number("cores", uint64(r.Cores))
+	number("cards", uint64(r.Cards))
+	word("mode", gpu.FormatMode(r.Mode, r.Ceiling))
+	word("priority", string(r.Priority))
+	word("policy", string(r.Policy))
+	word("engine", string(r.Engine))
+	return o
 }

@@ -3,6 +3,7 @@
 package request
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -38,15 +39,7 @@ type Limits struct {
 // WithDefaults returns the request with the site's defaults in the fields that
 // the user left open.
 func (r Request) WithDefaults(d Defaults) Request {
-	if r.Mode == "" {
-		r.Mode = d.Mode
-	}
-	if r.Priority == "" {
-		r.Priority = d.Priority
-	}
-	if r.Policy == "" {
-		r.Policy = d.Policy
-	}
+	r.Mode, r.Priority, r.Policy = cmp.Or(r.Mode, d.Mode), cmp.Or(r.Priority, d.Priority), cmp.Or(r.Policy, d.Policy)
 	r.site = siteDefaults{memory: d.Memory, cores: d.Cores}
 	return r
 }
@@ -70,15 +63,10 @@ func (o Options) SplitByDefault(d Defaults) Options {
 // checked before a card is known; [Grant.Check] checks the rest. The error is
 // an [*Error].
 func (r Request) Check(l Limits) error {
-	if r.Mode != "" && len(l.Modes) != 0 && !slices.Contains(l.Modes, r.Mode) {
-		return &Error{flagOf("mode"), string(r.Mode), fmt.Sprintf(
-			"this site allows %s", join(l.Modes))}
-	}
-	if r.Priority != "" && len(l.Priorities) != 0 && !slices.Contains(l.Priorities, r.Priority) {
-		return &Error{flagOf("priority"), string(r.Priority), "this site allows " + join(l.Priorities)}
-	}
-	if r.Policy != "" && len(l.Policies) != 0 && !slices.Contains(l.Policies, r.Policy) {
-		return &Error{flagOf("policy"), string(r.Policy), "this site allows " + join(l.Policies)}
+	err := cmp.Or(notAllowed("--vgpu-mode", r.Mode, l.Modes), notAllowed("--vgpu-priority", r.Priority, l.Priorities),
+		notAllowed("--vgpu-policy", r.Policy, l.Policies))
+	if err != nil {
+		return err
 	}
 	if err := checkCores(r.Cores, l); err != nil {
 		return err
@@ -92,21 +80,13 @@ func (r Request) Check(l Limits) error {
 	return checkLimits(r.nominal(0), l)
 }
 
-// nominal is the user's share on each card; otherwise where it is not known.
-func (r Request) nominal(otherwise gpu.Share) gpu.Share {
-	if r.Share == 0 {
-		return otherwise
-	}
-	return r.Share / gpu.Share(max(1, r.Cards))
-}
-
 func checkLimits(share gpu.Share, l Limits) error {
 	switch {
 	case share < l.MinShare:
-		return &Error{flagOf("share"), fmt.Sprint(share), fmt.Sprintf(
+		return &Error{"--gres=vgpu", fmt.Sprint(share), fmt.Sprintf(
 			"this site allows no less than %d on one card, for example %d", l.MinShare, l.MinShare)}
 	case l.MaxShare != 0 && share > l.MaxShare:
-		return &Error{flagOf("share"), fmt.Sprint(share), fmt.Sprintf(
+		return &Error{"--gres=vgpu", fmt.Sprint(share), fmt.Sprintf(
 			"this site allows no more than %d on one card, for example %d", l.MaxShare, l.MaxShare)}
 	}
 	return nil
@@ -114,7 +94,7 @@ func checkLimits(share gpu.Share, l Limits) error {
 
 func checkCores(cores gpu.Share, l Limits) error {
 	if l.MaxCores != 0 && cores > l.MaxCores {
-		return &Error{flagOf("cores"), fmt.Sprint(cores), fmt.Sprintf(
+		return &Error{"--vgpu-cores", fmt.Sprint(cores), fmt.Sprintf(
 			"this site allows no more than %d %% of one card's compute, for example --vgpu-cores=%d", l.MaxCores, l.MaxCores)}
 	}
 	return nil
@@ -124,29 +104,30 @@ func checkCores(cores gpu.Share, l Limits) error {
 // [*Error].
 func CheckCards(n int, l Limits) error {
 	if l.MaxCards == 1 && n > 1 {
-		return &Error{flagOf("cards"), fmt.Sprint(n), fmt.Sprintf(
+		return &Error{"--vgpu-cards", fmt.Sprint(n), fmt.Sprintf(
 			"this site allows a job no more than one card of one node, for example --gres=vgpu:%d", gpu.FullCard)}
 	}
 	if l.MaxCards != 0 && n > l.MaxCards {
-		return &Error{flagOf("cards"), fmt.Sprint(n), fmt.Sprintf(
+		return &Error{"--vgpu-cards", fmt.Sprint(n), fmt.Sprintf(
 			"this site allows a job no more than %d cards of one node, for example --gres=vgpu:%d", l.MaxCards, l.MaxCards*int(gpu.FullCard))}
 	}
 	return nil
 }
 
-func join[T ~string](words []T) string {
-	text := ""
-	for i, m := range words {
-		switch {
-		case i == 0:
-		case i == len(words)-1:
-			text += " and "
-		default:
-			text += ", "
-		}
-		text += string(m)
+// notAllowed is the error for a word that the site does not allow; an empty list allows all.
+func notAllowed[T ~string](option string, given T, allowed []T) error {
+	if given == "" || len(allowed) == 0 || slices.Contains(allowed, given) {
+		return nil
 	}
-	return text
+	text := string(allowed[0])
+	for i, word := range allowed[1:] {
+		if i == len(allowed)-2 {
+			text += " and " + string(word)
+		} else {
+			text += ", " + string(word)
+		}
+	}
+	return &Error{option, string(given), "this site allows " + text}
 }
 
 // Grant is what a request amounts to on one card.
@@ -189,7 +170,7 @@ func (r Request) coresOn(share, units gpu.Share) (gpu.Share, error) {
 	case r.Clamp:
 		return units, nil
 	}
-	return 0, &Error{flagOf("cores"), fmt.Sprint(r.Cores), fmt.Sprintf(
+	return 0, &Error{"--vgpu-cores", fmt.Sprint(r.Cores), fmt.Sprintf(
 		"want at most %d, the share of the card that the job holds; or --gres=vgpu:%d", units, r.Cores)}
 }
 
@@ -212,11 +193,11 @@ func (r Request) memoryOn(share, units gpu.Share, card gpu.Card) (gpu.Bytes, err
 	case r.Clamp:
 		return wholeMiB(covered), nil
 	case want > card.Memory:
-		return 0, &Error{flagOf("mem"), r.Options()["mem"], fmt.Sprintf(
+		return 0, &Error{"--vgpu-mem", r.Options()["mem"], fmt.Sprintf(
 			"want at most %s, the memory of card %d, for example %s",
 			card.Memory, card.Index, wholeMiB(card.Memory).Compact())}
 	}
-	return 0, &Error{flagOf("mem"), r.Options()["mem"], fmt.Sprintf(
+	return 0, &Error{"--vgpu-mem", r.Options()["mem"], fmt.Sprintf(
 		"want at most %s, which the share %d covers of the %s of card %d; or --gres=vgpu:%d",
 		wholeMiB(covered), units, card.Memory, card.Index, want.Of(card.Memory))}
 }
@@ -244,7 +225,7 @@ func (g Grant) Check(l Limits, card gpu.Card) error {
 		most = wholeMiB(card.MemoryShare(gpu.Share(l.MaxMemory.Percent)))
 	}
 	if most != 0 && g.Memory > most {
-		return &Error{flagOf("mem"), g.Memory.Compact(), fmt.Sprintf(
+		return &Error{"--vgpu-mem", g.Memory.Compact(), fmt.Sprintf(
 			"this site allows no more than %s on one card, for example %s", most, most.Compact())}
 	}
 	return nil

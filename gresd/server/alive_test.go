@@ -13,7 +13,7 @@ import (
 // Other jobs are served, too.
 func TestADiskThatStallsIsNoDeadlock(t *testing.T) {
 	n := newTestNode(t).start()
-	unlock := n.lockJob(7) // as a grant does that waits for the ledger
+	unlock := n.jobLocks.lockAsked(7) // as a grant does that waits for the ledger
 	defer unlock()
 	done := make(chan struct{})
 	other := n.job(8, 30)

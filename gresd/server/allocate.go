@@ -18,7 +18,6 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
@@ -28,7 +27,7 @@ import (
 // allocateAlone calls allocate, unless this run of the job has a grant already. All tasks of a job
 // without a Prolog ask at once. The first task has bound its grant by then.
 func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req request.Request, restart uint32) error {
-	defer s.lockJob(facts.JobID)()
+	defer s.jobLocks.lockAsked(facts.JobID)()
 	if waitqueue.HasEnded(ctx) {
 		return waitqueue.ErrJobEnded
 	}
@@ -36,16 +35,18 @@ func (s *Server) allocateAlone(ctx context.Context, facts slurm.JobFacts, req re
 	if known && rec.State == ledger.Granted && s.sameRun(rec, wire.Request{JobID: rec.JobID, UID: facts.UID, Restart: restart}) {
 		return whileFull("run_dir", func() error { return s.ensure(rec) })
 	}
-	return s.allocate(facts, req, restart)
+	return s.allocate(facts, req, restart, known)
 }
 
-// allocate finds the cards, and makes the decision durable and then visible. The caller has the
-// job's lock.
-func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32) error {
+// allocate finds the cards, and makes the decision durable and then visible. dropFirst: an earlier run of
+// the job has a record. The caller has the job's lock.
+func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uint32, dropFirst bool) error {
 	var rec ledger.Record
 	err := whileFull("state_dir", func() error {
-		if err := s.drop(facts.JobID); err != nil { // an earlier run of the same job
-			return err
+		if dropFirst {
+			if err := s.drop(facts.JobID); err != nil {
+				return err
+			}
 		}
 		taken, onDisk, err := s.take(facts, req, restart)
 		if err != nil {
@@ -57,36 +58,32 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return err
 	}
-	placement := rec.Placement
-	err = whileFull("run_dir", func() error { return s.grants.Create(rec, s.contextCost) })
+	err = whileFull("run_dir", func() error { return s.create(rec, s.startEngine(rec)) })
 	if isFull(err) { // the job comes again
 		return errors.Join(err, s.drop(rec.JobID))
 	}
 	if err != nil {
 		return err
 	}
-	s.queue.Remove(rec.JobID)
-	s.keepMPS(rec)
-	log := s.log
+	log, card := s.log, rec.Placement.Cards[0]
 	if rec.EngineWhy != "" {
 		log = log.With("engine_why", rec.EngineWhy)
 	}
-	log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(placement.Cards),
-		"gpu_uuid", placement.Cards[0].UUID, "share", placement.Cards[0].Share, "cores", placement.Cards[0].Cores,
-		"memory", placement.Cards[0].Memory, "mode", gpu.FormatMode(rec.Mode, rec.Ceiling),
-		"engine", engineOfRecord(&rec))
+	log.Info("granted", "job_id", rec.JobID, "uid", rec.UID, "user", rec.User, "cards", len(rec.Placement.Cards),
+		"gpu_uuid", card.UUID, "share", card.Share, "cores", card.Cores, "memory", card.Memory,
+		"mode", gpu.FormatMode(rec.Mode, rec.Ceiling), "engine", engineOfRecord(&rec))
 	return nil
 }
 
 // take finds the cards and reserves the share on them for this job. The record is on its way to
 // the disk.
 func (s *Server) take(facts slurm.JobFacts, req request.Request, restart uint32) (rec ledger.Record, onDisk ledger.Pending, err error) {
-	s.queue.Lock()
+	inUse, mayTry := s.queue.Lock(facts.JobID)
 	defer s.queue.Unlock()
-	if !s.queue.MayTry(facts.JobID) {
+	if !mayTry {
 		return rec, onDisk, waitqueue.ErrEarlierJobFirst
 	}
-	placement, engine, err := s.place(facts, req)
+	placement, engine, err := s.place(facts, req, inUse)
 	if err != nil {
 		return rec, onDisk, err
 	}
@@ -123,12 +120,12 @@ func chosen(facts slurm.JobFacts) []place.CardChoice {
 }
 
 // place checks slurmctld's choice, or makes our own, with the shares that are in use. The queue is locked.
-func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placement, choice, error) {
-	now, inUse := s.cards.Now(), s.queue.InUse()
+func (s *Server) place(facts slurm.JobFacts, req request.Request, inUse place.InUse) (place.Placement, choice, error) {
+	now := s.cards.Now()
 	var d place.Decision
 	var engine choice
 	var err error
-	if s.cfg().Placement.By == config.PlacementGresd {
+	if s.config.Get().Placement.By == config.PlacementGresd {
 		cards, why := s.compatibleCards(facts, req, now.Cards)
 		if d, err = s.chooseOf(facts.JobID, facts.CountedTypes, cards, inUse, req, now.Distances); why != nil {
 			err = why
@@ -151,7 +148,9 @@ func (s *Server) place(facts slurm.JobFacts, req request.Request) (place.Placeme
 			d.Refuse(place.BadRequest)
 		}
 	}
-	err = s.cards.WithSick(d, err)
+	if err != nil {
+		err = s.cards.WithSick(d, err)
+	}
 	s.decisions.put(decided{
 		jobID: facts.JobID, uid: facts.UID, at: time.Now(), request: req, decision: d, engine: engine, err: err,
 	})
@@ -165,10 +164,14 @@ func (s *Server) chooseOf(jobID uint32, only []string, all []gpu.Card, inUse pla
 	cards, others := ofTypes(all, only)
 	d, err := s.queue.Choose(jobID, cards, inUse, req, distances)
 	if len(cards) == 0 && len(others) > 0 && s.cards.Now().Err == nil {
+		types := map[string]bool{}
+		for _, c := range others {
+			types[c.Type] = true
+		}
 		err = &request.Error{Option: "--gres=vgpu", Given: strings.Join(only, ","), Want: fmt.Sprintf(
 			"want a type of card that this node has: %[1]s, for example --gres=vgpu:%[2]s:30; where slurm.conf calls its cards "+
 				"otherwise, the administrator names them in vgpu.toml: type in [card.\"%[3]s\"]",
-			strings.Join(types(others), ", "), others[0].Type, others[0].UUID)}
+			strings.Join(slices.Sorted(maps.Keys(types)), ", "), others[0].Type, others[0].UUID)}
 	}
 	for _, v := range place.Given(others, inUse, place.Placement{}).Verdicts {
 		if v.Reason == place.Fits {
@@ -191,15 +194,6 @@ func ofTypes(cards []gpu.Card, only []string) (of, others []gpu.Card) {
 	return of, others
 }
 
-func types(cards []gpu.Card) []string {
-	var all []string
-	for _, c := range cards {
-		all = append(all, c.Type)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
 // withinCount checks that slurmctld counts enough for our placement. With memory or cores above the
 // share, it would count too little.
 func withinCount(p place.Placement, counted gpu.Share) error {
@@ -215,7 +209,7 @@ func withinCount(p place.Placement, counted gpu.Share) error {
 }
 
 func (s *Server) withinLimits(p place.Placement, cards []gpu.Card) error {
-	limits := s.cfg().RequestLimits()
+	limits := s.config.Get().RequestLimits()
 	if err := request.CheckCards(len(p.Cards), limits); err != nil {
 		return err
 	}
@@ -248,7 +242,6 @@ type decided struct {
 type decisions struct {
 	mu    sync.Mutex
 	byJob map[uint32]decided
-	order []uint32 // of jobs, by their first decision
 }
 
 func (d *decisions) put(made decided) {
@@ -257,14 +250,16 @@ func (d *decisions) put(made decided) {
 	if d.byJob == nil {
 		d.byJob = map[uint32]decided{}
 	}
-	if _, known := d.byJob[made.jobID]; !known {
-		if len(d.order) == maxDecisions {
-			delete(d.byJob, d.order[0])
-			d.order = d.order[1:]
-		}
-		d.order = append(d.order, made.jobID)
-	}
 	d.byJob[made.jobID] = made
+	if len(d.byJob) > maxDecisions {
+		oldest := made
+		for id, other := range d.byJob {
+			if id != made.jobID && (oldest.jobID == made.jobID || other.at.Before(oldest.at)) {
+				oldest = other
+			}
+		}
+		delete(d.byJob, oldest.jobID)
+	}
 }
 
 func (d *decisions) get(jobID uint32) (decided, bool) {
@@ -280,20 +275,6 @@ func (s *Server) countCards(jobID uint32) {
 	for _, v := range made.decision.Verdicts {
 		s.observer.CardDecided(string(v.Reason))
 	}
-}
-
-// contextCost is the memory that the card counts for a process with one CUDA context.
-func (s *Server) contextCost(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Total() }
-
-// Uncounted is the memory that a process uses on the card and the card does not count for it.
-func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
-
-func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
-	card, here := s.cards.Of(uuid)
-	if !here {
-		return probe.Figure{}
-	}
-	return s.costs.Of(card.Name)
 }
 
 // fullDiskTimeout is how long a job waits for space in a full run_dir or state_dir. gresd shrinks a
@@ -337,7 +318,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 	if s.node.IsForeign(w.Cluster) {
 		return wire.Reply{OK: true, Result: wire.None}
 	}
-	defer s.lockJob(jobID)()
+	defer s.jobLocks.lockAsked(jobID)()
 	if !s.deciding.end(jobID, w.Order) {
 		s.log.Info("not released: the job has started again", "job_id", jobID)
 		return wire.Reply{OK: true, Result: wire.None}

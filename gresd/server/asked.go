@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +27,11 @@ func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome 
 	if !s.mayDropShards(ctx, w.Conf) {
 		return none()
 	}
-	facts, err := s.factsAtOnce(ctx, w)
+	// A job without a share must not wait: its Prolog asks slurmctld once. A task asks only with a reason.
+	facts, err := s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
+	if w.Node == "" {
+		facts, err = s.facts(ctx, w)
+	}
 	if errors.Is(err, slurm.ErrNoJob) || errors.Is(err, slurm.ErrUnavailable) {
 		return unknown(w, err)
 	}
@@ -36,15 +39,6 @@ func (s *Server) decideWithoutCard(ctx context.Context, w wire.Request) outcome 
 		return none()
 	}
 	return s.decideLost(ctx, w, facts, err)
-}
-
-// factsAtOnce asks slurmctld once for a Prolog, because a job without a share must not wait. For a task,
-// which asks only with a reason, it asks until slurmctld replies.
-func (s *Server) factsAtOnce(ctx context.Context, w wire.Request) (slurm.JobFacts, error) {
-	if w.Node == "" {
-		return s.facts(ctx, w)
-	}
-	return s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
 }
 
 // decideLost decides about a job that seems to be without the share that it asks for. misread is the
@@ -75,41 +69,12 @@ func (s *Server) decideLost(ctx context.Context, w wire.Request, facts slurm.Job
 		"it was restarted, and had not heard of this node's cards yet%s", asked.PerNode, next))
 }
 
-// mayDropShards reports whether this Slurm can start a job without its shards; true if its release is
-// unknown. It removes config.Paths.Loses if not.
-func (s *Server) mayDropShards(ctx context.Context, conf string) bool {
-	if s.neverDropsShards.Load() {
-		return false
-	}
-	loses, err := s.node.Slurm(conf).LosesShards(ctx)
-	if err != nil || loses {
-		return true
-	}
-	_ = os.Remove(s.cfg().Paths.Loses()) // a marker that stays only makes tasks ask more
-	s.neverDropsShards.Store(true)
-	return false
-}
-
-// writeDropsShardsMarker writes config.Paths.Loses, unless this release drops no shards.
-func (s *Server) writeDropsShardsMarker() error {
-	if err := os.WriteFile(s.cfg().Paths.Loses(), nil, 0o644); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
-	defer cancel()
-	s.mayDropShards(ctx, "")
-	return nil
-}
-
 // lostShards are the jobs that slurmctld started without their shards, with the restart count. gresd
-// requeues each job once.
+// requeues each job once. A slurmctld that lost its state reuses numbers: the key has the user, too.
 type lostShards struct {
 	mu   sync.Mutex
-	jobs map[numberOf]uint32
+	jobs map[[2]uint32]uint32
 }
-
-// numberOf is the number and the user of a job: a slurmctld that lost its state reuses numbers.
-type numberOf struct{ job, uid uint32 }
 
 // maxLostShards limits the number of jobs, because some never start again.
 const maxLostShards = 10_000
@@ -119,13 +84,13 @@ const maxLostShards = 10_000
 func (l *lostShards) seenBefore(jobID, uid, restart uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	job := numberOf{jobID, uid}
+	job := [2]uint32{jobID, uid}
 	if before, known := l.jobs[job]; known && before != restart {
 		delete(l.jobs, job)
 		return true
 	}
 	if l.jobs == nil || len(l.jobs) >= maxLostShards {
-		l.jobs = map[numberOf]uint32{}
+		l.jobs = map[[2]uint32]uint32{}
 	}
 	l.jobs[job] = restart
 	return false
@@ -136,7 +101,7 @@ func (l *lostShards) seenBefore(jobID, uid, restart uint32) bool {
 // would have only a part of the share. If each task asks for shards, no task's shards may be split. err
 // is an error of slurmctld.
 func (s *Server) splitUnasked(ctx context.Context, w wire.Request, facts slurm.JobFacts, req request.Request) (why, err error) {
-	if s.cfg().Placement.By != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
+	if s.config.Get().Placement.By != config.PlacementSlurm || len(facts.Units) < 2 || req.Cards > 1 || wholeParts(facts.Units, gpu.FullCard) {
 		return nil, nil
 	}
 	var asked slurm.Asked
@@ -167,4 +132,35 @@ func wholeParts(units map[int]gpu.Share, of gpu.Share) bool {
 		}
 	}
 	return true
+}
+
+// decideForeign is for a job of another cluster than that of the jobs that have shares here. Jobs
+// without a share start; one with a share is turned away.
+func (s *Server) decideForeign(ctx context.Context, w wire.Request) outcome {
+	if s.config.Get().Placement.By == config.PlacementSlurm && len(w.GPUs) == 0 {
+		if w.Node == "" {
+			return none()
+		}
+		o := s.decideWithoutCard(ctx, w)
+		if o.verdict == toReply {
+			return o
+		}
+		return s.turnedAway(w, o.facts)
+	}
+	if w.Node == "" { // a task asks, and it is not known where to ask about it
+		return answer(wire.UserError("vgpu: grant: job %d is of cluster %s, and jobs of cluster %s have shares on this node", w.JobID, w.Cluster, s.node.Cluster()))
+	}
+	facts, err := s.facts(ctx, w)
+	if err != nil {
+		return answer(wire.BusyError("vgpu: grant: job %d of cluster %s: ask slurmctld: %v", w.JobID, w.Cluster, err))
+	}
+	if !s.holdsShare(facts, request.HasToken(facts.Comment)) {
+		return none()
+	}
+	return s.turnedAway(w, facts)
+}
+
+func (s *Server) turnedAway(w wire.Request, facts slurm.JobFacts) outcome {
+	return outcome{verdict: turnedAway, job: w, facts: facts, reason: fmt.Sprintf("vgpu: place: job %d is of cluster %s, "+
+		"and jobs of cluster %s have shares on this node: one cluster at a time can have them", w.JobID, w.Cluster, s.node.Cluster())}
 }

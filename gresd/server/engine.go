@@ -11,9 +11,11 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/mps"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/place"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/probe"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -44,7 +46,7 @@ func (c choice) addTo(e *wire.Explanation) {
 // divided otherwise. A card with concurrent jobs of users who are not trusted is refused by checkNeighbors;
 // so are, later, others beside this job. The queue is locked.
 func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu.UUID) choice {
-	site, missing := s.cfg().MPS, s.mps.Available()
+	site, missing := s.config.Get().MPS, s.mps.Available()
 	byTime := func(why string, args ...any) choice { return choice{gpu.Time, fmt.Sprintf(why, args...)} }
 	switch {
 	case !site.Offers(gpu.Concurrent):
@@ -75,7 +77,7 @@ func (s *Server) auto(facts slurm.JobFacts, share gpu.Share, cards int, card gpu
 // trusted reports whether the users of two jobs trust each other. An unknown account is equal to no
 // account.
 func (s *Server) trusted(facts slurm.JobFacts, rec *ledger.Record) bool {
-	switch s.cfg().MPS.Trust {
+	switch s.config.Get().MPS.Trust {
 	case config.TrustAll:
 		return true
 	case config.TrustUser:
@@ -88,7 +90,7 @@ func (s *Server) trusted(facts slurm.JobFacts, rec *ledger.Record) bool {
 func (s *Server) trustedWords() string {
 	return map[string]string{
 		config.TrustAll: "of users who all trust each other", config.TrustUser: "of the same user", config.TrustAccount: "of the same account",
-	}[s.cfg().MPS.Trust]
+	}[s.config.Get().MPS.Trust]
 }
 
 // neighborRecords returns the records of other jobs on a card for which holds is true.
@@ -104,7 +106,7 @@ func (s *Server) neighborRecords(facts slurm.JobFacts, card gpu.UUID, holds func
 // one MPS daemon, which is for one card, and its percentage is fixed. share is that of the first
 // card. The queue is locked.
 func (s *Server) engineOf(facts slurm.JobFacts, req request.Request, cards int, first gpu.UUID, share gpu.Share) choice {
-	site := s.cfg().MPS
+	site := s.config.Get().MPS
 	switch {
 	case req.Engine == gpu.Auto, req.Engine == "" && site.DefaultEngine == gpu.Auto:
 		return s.auto(facts, share, cards, first)
@@ -137,7 +139,7 @@ func (s *Server) checkEngine(facts slurm.JobFacts, req request.Request, p place.
 // and the site can do.
 func (s *Server) checkServed(engine gpu.Engine, req request.Request, cards int) error {
 	switch err := s.mps.Available(); {
-	case !s.cfg().MPS.Offers(engine):
+	case !s.config.Get().MPS.Offers(engine):
 		return engineError(engine, "this node does not offer it; want --vgpu-engine=time")
 	case cards != 1:
 		return engineError(engine, "it serves one card, and the job has %d on this node; want --vgpu-engine=time, or one card", cards)
@@ -164,7 +166,7 @@ func (s *Server) checkNeighbors(facts slurm.JobFacts, chosen choice, card gpu.UU
 		return engineError(engine, "card %d is a MIG instance, on which gresd does not start it; want --vgpu-engine=time", index)
 	}
 	rivals := s.neighborRecords(facts, card, func(rec *ledger.Record) bool {
-		return engineOfRecord(rec) != engine || engine == gpu.MPS && rec.UID != facts.UID && !s.cfg().MPS.AllowAcrossUsers ||
+		return engineOfRecord(rec) != engine || engine == gpu.MPS && rec.UID != facts.UID && !s.config.Get().MPS.AllowAcrossUsers ||
 			engine == gpu.Concurrent && (chosen.why != "" || rec.EngineWhy != "") && !s.trusted(facts, rec)
 	})
 	if len(rivals) == 0 {
@@ -228,13 +230,6 @@ func mpsKey(rec ledger.Record) (key mps.Key, percent gpu.Share, ok bool) {
 	return mps.Key{Card: c.UUID, UID: rec.UID}, c.Cores, true
 }
 
-// keepMPS has the daemon of a job started, without waiting for it.
-func (s *Server) keepMPS(rec ledger.Record) {
-	if key, percent, ok := mpsKey(rec); ok {
-		s.mps.Keep(rec.JobID, key, rec.GID, percent)
-	}
-}
-
 // awaitMPS waits for the daemon of a job: a program that finds none starts
 // without it, and without its limit. The job's lock is not held.
 func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
@@ -253,17 +248,16 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	return nil
 }
 
-// environment is what the tasks of a granted job get beside their limits.
-func (s *Server) environment(rec ledger.Record) []string {
+// startEngine has the daemon of a job started, without waiting for it. It returns what the tasks of a
+// granted job get beside their limits.
+func (s *Server) startEngine(rec ledger.Record) (environment []string) {
 	if key, percent, ok := mpsKey(rec); ok {
-		return mps.Environment(s.cfg().Paths.MPS(), key, percent)
-	}
-	if rec.State == ledger.Refused {
-		return nil
+		s.mps.Keep(rec.JobID, key, rec.GID, percent)
+		return mps.Environment(s.config.Get().Paths.MPS(), key, percent)
 	}
 	// slurmd names the job's cards by its numbers, which are CUDA's where no card is a MIG instance.
 	mig := slices.ContainsFunc(s.cards.Now().Cards, gpu.Card.IsInstance)
-	if s.cfg().Placement.By != config.PlacementGresd && !mig {
+	if s.config.Get().Placement.By != config.PlacementGresd && !mig {
 		return nil
 	}
 	var cards []string
@@ -271,6 +265,27 @@ func (s *Server) environment(rec ledger.Record) []string {
 		cards = append(cards, string(c.UUID))
 	}
 	return []string{"CUDA_VISIBLE_DEVICES=" + strings.Join(cards, ",")}
+}
+
+// create makes the files of a granted job.
+func (s *Server) create(rec ledger.Record, environment []string) error {
+	spec := grant.SpecOf(rec)
+	for i, c := range rec.Placement.Cards {
+		spec.Cards[i].MemOverhead = uint64(s.costOn(c.UUID).Total())
+	}
+	return s.grants.Create(spec, environment)
+}
+
+// Uncounted is the memory that a process uses on the card and the card does not count for it.
+func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
+
+// costOn is what a process with one CUDA context takes of a card.
+func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
+	card, here := s.cards.Of(uuid)
+	if !here {
+		return probe.Figure{}
+	}
+	return s.costs.Of(card.Name)
 }
 
 // engineOfEnvironment reads back what environment wrote for a job of MPS.

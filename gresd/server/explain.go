@@ -34,7 +34,7 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 		return wire.UserError("vgpu: explain: job %d: want a job of yours that was placed on this node; "+
 			"what would be decided now is told for a request, for example vgpuctl explain --gres=vgpu:30", jobID)
 	}
-	e := &wire.Explanation{JobID: jobID, Placement: s.cfg().Placement.By, Cards: []wire.CardVerdict{}}
+	e := &wire.Explanation{JobID: jobID, Placement: s.config.Get().Placement.By, Cards: []wire.CardVerdict{}}
 	switch {
 	case decided:
 		e.Request, e.Decided = describeRequest(made.request, made.decision.Placement), &made.at
@@ -55,11 +55,17 @@ func (s *Server) explainJob(jobID uint32, cred wire.Cred) wire.Reply {
 }
 
 func (s *Server) explainRequest(w wire.Request, cred wire.Cred) wire.Reply {
-	cardType, req, err := s.asked(w)
+	cardType, share, err := readGRES(w.GRES)
+	var req request.Request
+	if err == nil { // read as a job's would be
+		words := optionsOf(w.Options)
+		words["share"] = share
+		req, err = s.read(words, false)
+	}
 	if err != nil {
 		return wire.UserError("vgpu: explain: %v", err)
 	}
-	e := &wire.Explanation{Request: written(req), Placement: s.cfg().Placement.By}
+	e := &wire.Explanation{Request: request.FormatToken(req.Options()), Placement: s.config.Get().Placement.By}
 	d, err := s.wouldPlace(cardType, req)
 	if err != nil {
 		e.Message = err.Error()
@@ -69,27 +75,12 @@ func (s *Server) explainRequest(w wire.Request, cred wire.Cred) wire.Reply {
 	return wire.Reply{OK: true, Explain: e}
 }
 
-// asked reads a request as a job's would be read.
-func (s *Server) asked(w wire.Request) (cardType string, req request.Request, err error) {
-	cardType, share, err := readGRES(w.GRES)
-	if err != nil {
-		return "", req, err
-	}
-	words := optionsOf(w.Options)
-	words["share"] = share
-	req, err = s.read(words, false)
-	return cardType, req, err
-}
-
 // readGRES takes "vgpu[:TYPE]:N" apart, in each spelling that Slurm allows.
 func readGRES(text string) (cardType, share string, err error) {
 	rest := strings.TrimPrefix(strings.TrimPrefix(text, "gres:"), "gres/")
 	words := strings.Split(strings.Replace(rest, "=", ":", 1), ":")
-	switch {
-	case (words[0] == "vgpu" || words[0] == "shard") && len(words) == 2:
-		return "", words[1], nil
-	case (words[0] == "vgpu" || words[0] == "shard") && len(words) == 3:
-		return words[1], words[2], nil
+	if n := len(words); (words[0] == "vgpu" || words[0] == "shard") && (n == 2 || n == 3) {
+		return strings.Join(words[1:n-1], ""), words[n-1], nil
 	}
 	return "", "", &request.Error{Option: "--gres", Given: text, Want: "want vgpu:N or vgpu:TYPE:N, for example vgpu:30"}
 }
@@ -97,9 +88,9 @@ func readGRES(text string) (cardType, share string, err error) {
 // wouldPlace is place for a job that is not there. Where slurmctld chooses, the
 // cards that it could choose from are all that can be told.
 func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decision, error) {
-	s.queue.Lock()
+	inUse, _ := s.queue.Lock(0)
 	defer s.queue.Unlock()
-	now, inUse := s.cards.Now(), s.queue.InUse()
+	now := s.cards.Now()
 	var only []string
 	if cardType != "" {
 		only = []string{cardType}
@@ -110,7 +101,7 @@ func (s *Server) wouldPlace(cardType string, req request.Request) (place.Decisio
 			d.Refuse(place.SiteLimit)
 		}
 	}
-	if s.cfg().Placement.By == config.PlacementSlurm {
+	if s.config.Get().Placement.By == config.PlacementSlurm {
 		d.LeaveOpen()
 	}
 	return d, err
@@ -124,11 +115,8 @@ func describeRequest(req request.Request, p place.Placement) string {
 			req.Share += c.Share
 		}
 	}
-	return written(req)
+	return request.FormatToken(req.Options())
 }
-
-// written is a request in the words of its options.
-func written(req request.Request) string { return request.FormatToken(req.Options()) }
 
 func (s *Server) verdicts(d place.Decision) []wire.CardVerdict {
 	verdicts := []wire.CardVerdict{}

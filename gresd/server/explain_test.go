@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -157,11 +158,12 @@ func TestExplainLeavesTheChoiceToSlurmctld(t *testing.T) {
 func TestOldDecisionsAreForgotten(t *testing.T) {
 	var d decisions
 	for id := range uint32(maxDecisions + 10) {
-		d.put(decided{jobID: id + 1})
-		d.put(decided{jobID: id + 1, uid: 5})
+		at := time.Unix(int64(id), 0)
+		d.put(decided{jobID: id + 1, at: at})
+		d.put(decided{jobID: id + 1, uid: 5, at: at})
 	}
-	if _, known := d.get(10); known || len(d.byJob) != maxDecisions || len(d.order) != maxDecisions {
-		t.Errorf("%d jobs, %d in order", len(d.byJob), len(d.order))
+	if _, known := d.get(10); known || len(d.byJob) != maxDecisions {
+		t.Errorf("%d jobs, job 10 known: %v", len(d.byJob), known)
 	}
 	if made, known := d.get(11); !known || made.uid != 5 {
 		t.Errorf("job 11: %+v, %v", made, known)

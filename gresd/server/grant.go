@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -90,10 +91,13 @@ func sendBack(w wire.Request, facts slurm.JobFacts, why error) outcome {
 
 // decide is request → place → ledger → grant. It asks Slurm, and changes nothing there.
 func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
-	if reply, done := s.repeatedReply(w); done {
+	unlock := s.jobLocks.lockAsked(w.JobID)
+	reply, done := s.recordedReply(w) // the Prolog comes again for the same run of the job
+	unlock()
+	if done {
 		return outcome{verdict: placed, job: w, facts: factsOf(w), reply: reply, again: true}
 	}
-	byUs := s.cfg().Placement.By == config.PlacementGresd
+	byUs := s.config.Get().Placement.By == config.PlacementGresd
 	if !byUs && len(w.GPUs) == 0 {
 		return s.decideWithoutCard(ctx, w)
 	}
@@ -128,11 +132,10 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		}
 	}
 
-	if err := s.awaitCards(ctx); err != nil {
+	if err := s.cards.Await(ctx); err != nil {
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, err))
 	}
 	s.costs.Await(ctx) // a grant names what a context costs
-	times := s.queue.RequeueCount(w.JobID)
 	want := waitqueue.Request{
 		JobID: w.JobID, Share: req, Requeues: facts.Batch,
 		Try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) },
@@ -145,14 +148,8 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		}
 		return s.notPlaced(w, facts, err, waited)
 	}
-	reply := wire.Reply{OK: true, Result: wire.Granted}
-	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: times}
-}
-
-// repeatedReply answers a Prolog that comes again for the same run of a job.
-func (s *Server) repeatedReply(w wire.Request) (wire.Reply, bool) {
-	defer s.lockJob(w.JobID)()
-	return s.recordedReply(w)
+	reply = wire.Reply{OK: true, Result: wire.Granted}
+	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: s.queue.Remove(w.JobID)}
 }
 
 // recordedReply returns the decision about this run of a job. The caller has the job's lock.
@@ -223,7 +220,7 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 		// The options can belong to a step. The comment has the options of the job.
 		words = comment.Merge(words)
 	}
-	if _, known := words["share"]; !known && s.cfg().Placement.By == config.PlacementGresd {
+	if _, known := words["share"]; !known && s.config.Get().Placement.By == config.PlacementGresd {
 		words["share"] = fmt.Sprint(facts.Counted)
 	}
 	req, err = s.read(words, facts.Het())
@@ -233,21 +230,15 @@ func (s *Server) request(facts slurm.JobFacts, given wire.Options) (req request.
 // optionsOf drops the options that were not given.
 func optionsOf(o wire.Options) request.Options {
 	options := request.Options{}
-	for name, value := range map[string]string{
-		"mem": o.Mem, "cores": o.Cores, "cards": o.Cards,
-		"mode": o.Mode, "priority": o.Priority, "policy": o.Policy, "engine": o.Engine,
-	} {
-		if value != "" {
-			options[name] = value
-		}
-	}
+	text, _ := json.Marshal(o)
+	_ = json.Unmarshal(text, &options) // both have the names of options
 	return options
 }
 
 // read parses a request and adds the defaults of the site. clamp: see [request.Request].
 func (s *Server) read(words request.Options, clamp bool) (request.Request, error) {
-	defaults := s.cfg().RequestDefaults()
-	if s.cfg().Placement.By == config.PlacementGresd {
+	defaults := s.config.Get().RequestDefaults()
+	if s.config.Get().Placement.By == config.PlacementGresd {
 		words = words.SplitByDefault(defaults)
 	}
 	req, err := request.Parse(words)
@@ -256,14 +247,14 @@ func (s *Server) read(words request.Options, clamp bool) (request.Request, error
 	}
 	req.Clamp = clamp
 	req = req.WithDefaults(defaults)
-	return req, req.Check(s.cfg().RequestLimits())
+	return req, req.Check(s.config.Get().RequestLimits())
 }
 
 // holdsShare reports whether slurmctld gave the job shards of this node. If gresd chooses the card, a
 // count of gres/vgpu is a share, too. Whole cards are a share only if the user requested vgpu:100·k. In
 // that case job_submit.lua has written the request into the comment.
 func (s *Server) holdsShare(facts slurm.JobFacts, word bool) bool {
-	if s.cfg().Placement.By == config.PlacementGresd {
+	if s.config.Get().Placement.By == config.PlacementGresd {
 		return facts.Counted > 0
 	}
 	return len(facts.Units) > 0 || (word && len(facts.WholeCards) > 0)
@@ -280,6 +271,9 @@ func factsOf(w wire.Request) slurm.JobFacts {
 // compareLife is how long a comparison with slurmctld's jobs is good for jobs that may not wait.
 // Each comparison asks about all jobs. The Prologs of other jobs wait for it.
 const compareLife = 5 * time.Second
+
+// statesThatWait are the states of a job whose Prolog may still wait for room.
+var statesThatWait = []string{"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 
 // findRoom takes the cards of a job. It returns how long the job has waited for them.
 func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFacts, want waitqueue.Request) (waited time.Duration, err error) {
@@ -298,14 +292,9 @@ func (s *Server) findRoom(ctx context.Context, w wire.Request, facts slurm.JobFa
 	err = s.queue.Wait(ctx, want, limit, func() bool {
 		now, err := s.node.Slurm(w.Conf).Job(ctx, w.JobID, w.Node)
 		go func() { _ = s.comparedSince(ctx, time.Now().Add(-waitqueue.PollEvery)) }()
-		return errors.Is(err, slurm.ErrNoJob) || err == nil && !mayWait(now.State)
+		return errors.Is(err, slurm.ErrNoJob) || err == nil && !slices.Contains(statesThatWait, now.State)
 	})
 	return time.Since(began), err
-}
-
-// mayWait says of a job's state whether its Prolog may still wait for room.
-func mayWait(state string) bool {
-	return slices.Contains([]string{"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}, state)
 }
 
 // interactiveWait is the longest wait of a job that cannot be requeued: srun gives up after 20 s.
@@ -314,8 +303,8 @@ const interactiveWait = 10 * time.Second
 // maxQueueWait is how long a job may wait for room on this node; 0: not at all. Jobs do not wait if
 // slurmctld chooses the cards, and tasks do not wait. The rest of the time is for the requeue.
 func (s *Server) maxQueueWait(ctx context.Context, w wire.Request, facts slurm.JobFacts) time.Duration {
-	limit := s.cfg().Placement.Wait()
-	if s.cfg().Placement.By != config.PlacementGresd || limit == 0 || w.Node == "" {
+	limit := s.config.Get().Placement.Wait()
+	if s.config.Get().Placement.By != config.PlacementGresd || limit == 0 || w.Node == "" {
 		return 0
 	}
 	// If Prologs and Epilogs run one at a time, no job could end while one waits.
@@ -367,6 +356,7 @@ func unknown(w wire.Request, err error) outcome {
 // notPlaced is for a job that got no card, and why.
 func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error, waited time.Duration) (o outcome) {
 	defer func() { o.waited = waited }()
+	var mistake *request.Error
 	switch {
 	case errors.Is(why, waitqueue.ErrStopping), errors.Is(why, cards.ErrUnread):
 		return answer(wire.BusyError("vgpu: place: job %d: %v", w.JobID, why))
@@ -377,23 +367,18 @@ func (s *Server) notPlaced(w wire.Request, facts slurm.JobFacts, why error, wait
 		return answer(wire.UserError("vgpu: place: job %d: %v", w.JobID, why))
 	case errors.Is(why, place.ErrNoRoom), errors.Is(why, cards.ErrSick), isFull(why):
 		return sendBack(w, facts, why)
-	case isMistake(why):
+	case errors.As(why, &mistake), errors.Is(why, place.ErrNoCard): // the request is at fault, and not the node
 		return refuse(w, facts, "vgpu: place: job %d: %v", w.JobID, why)
 	}
 	return answer(wire.NodeError("vgpu: grant: job %d: %v", w.JobID, why))
 }
 
-// isMistake reports whether the request caused an error, and not the node.
-func isMistake(err error) bool {
-	var mistake *request.Error
-	return errors.As(err, &mistake) || errors.Is(err, place.ErrNoCard) && !errors.Is(err, cards.ErrSick)
-}
-
-// jobLocks order the work on each job.
+// jobLocks order the work on the record and the folder of each job. Work on other jobs
+// goes on meanwhile, and shares its writes to the disk.
 type jobLocks struct {
 	mu    sync.Mutex
 	byJob map[uint32]*jobLock
-	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was being rebuilt
+	asked map[uint32]bool // jobs whose Prolog or Epilog came while the ledger was being rebuilt; nil: it is not
 }
 
 type jobLock struct {
@@ -421,25 +406,14 @@ func (l *jobLocks) lock(jobID uint32) (unlock func()) {
 	}
 }
 
-// lockJob is for work on the record and the folder of one job. Work on other jobs
-// goes on meanwhile, and shares its writes to the disk.
-func (s *Server) lockJob(jobID uint32) (unlock func()) {
-	unlock = s.jobLocks.lock(jobID)
-	if s.isLost() {
-		s.jobLocks.mu.Lock()
-		defer s.jobLocks.mu.Unlock()
-		if s.jobLocks.asked == nil {
-			s.jobLocks.asked = map[uint32]bool{}
-		}
-		s.jobLocks.asked[jobID] = true
+// lockAsked is lock for a request about the job.
+func (l *jobLocks) lockAsked(jobID uint32) (unlock func()) {
+	l.mu.Lock()
+	if l.asked != nil {
+		l.asked[jobID] = true
 	}
-	return unlock
-}
-
-func (s *Server) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lost
+	l.mu.Unlock()
+	return l.lock(jobID)
 }
 
 // wasAsked reports whether this gresd has had a request about a job. Call it with the job's lock.
@@ -447,12 +421,6 @@ func (l *jobLocks) wasAsked(jobID uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.asked[jobID]
-}
-
-func (l *jobLocks) forgetAsked() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.asked = nil
 }
 
 // deciding holds the open requests for shares. If a job ends during its request, the request is

@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,11 +21,111 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/grant"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/status"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/waitqueue"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
+
+// firstWithin is how soon after the start the first is that asks slurmctld: all nodes may have
+// been started at once.
+const firstWithin = 20 * time.Second
+
+// compareScope selects the jobs without a slurmstepd that gresd asks slurmctld about.
+type compareScope int
+
+const (
+	unrecorded compareScope = iota // those without a record
+	due                            // those whose time has come
+	all
+)
+
+// Steps knows jobs by their slurmstepd on this host ([stepd.Steps]).
+type Steps interface {
+	Living(jobs []uint32) map[uint32]bool
+	Jobs() []uint32
+}
+
+// plainMarks returns the state files of the Prolog (config.Paths.JobStates).
+func (s *Server) plainMarks() (map[uint32]os.DirEntry, error) {
+	entries, err := os.ReadDir(s.config.Get().Paths.JobStates())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	marks := map[uint32]os.DirEntry{}
+	for _, entry := range entries {
+		if id, err := strconv.ParseUint(entry.Name(), 10, 32); err == nil {
+			marks[uint32(id)] = entry
+		}
+	}
+	return marks, err
+}
+
+// livingJobs returns the jobs that hold resources of this node: the job has a slurmstepd here, or
+// slurmctld confirms it. A job that gresd does not ask about now counts as living. A job without a clear
+// answer counts as living, too, and the error has the answer. If slurmctld is silent, the map is nil.
+func (s *Server) livingJobs(ctx context.Context, jobs []uint32, whom compareScope) (map[uint32]bool, error) {
+	live := s.steps.Living(jobs)
+	silent := slices.DeleteFunc(jobs, func(job uint32) bool { return live[job] })
+	s.pace.Keep(silent)
+	if len(s.node.All()) == 0 && (len(silent) != 0 || s.isLost()) {
+		return nil, node.ErrNoName
+	}
+	var skipped error // the first one
+	for _, job := range silent {
+		_, recorded := s.ledger.Get(job)
+		if whom == unrecorded && recorded || whom == due && !s.pace.IsDue(job, time.Now()) {
+			live[job] = true
+			continue
+		}
+		facts, err := s.node.Lives(ctx, job)
+		switch {
+		case err == nil:
+			live[job] = true
+		case errors.Is(err, slurm.ErrSilent), ctx.Err() != nil:
+			return nil, fmt.Errorf("ask about job %d: %w", job, err)
+		case errors.Is(err, slurm.ErrUnavailable):
+			live[job] = true
+			if skipped == nil {
+				skipped = fmt.Errorf("ask about job %d: %w", job, err)
+			}
+			continue
+		case !errors.Is(err, slurm.ErrNoJob):
+			live[job] = true // what cannot be read is no end
+		}
+		if facts.State != slurm.Completing { // one that ends is soon gone: it is asked about each time
+			s.pace.Answered(job, time.Now())
+		}
+		s.log.Debug("asked slurmctld about a job without a process here", "job_id", job, "state", facts.State, "error", err)
+	}
+	return live, skipped
+}
+
+// reconcile is Reconcile about some jobs, with the result for administrators. The first one is about all
+// if the ledger is lost.
+func (s *Server) reconcile(ctx context.Context, whom compareScope) {
+	start := time.Now()
+	if whom == unrecorded && s.isLost() {
+		whom = all
+	}
+	asked, written := s.mend(ctx, whom)
+	newNode := errors.Is(asked, node.ErrNoName) && s.ledger.Len() == 0
+	s.observer.Reconciled(time.Since(start), asked == nil || newNode)
+	if ctx.Err() != nil {
+		return
+	}
+	if newNode {
+		s.log.Debug("nothing to compare with slurmctld yet", "error", asked)
+		asked = nil
+	} else if asked != nil {
+		s.log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", asked)
+	}
+	s.uncompared.note(asked)
+	if s.unwritten.note(written); written != nil {
+		s.log.Warn("cannot write records or folders of jobs", "error", written)
+	}
+}
 
 // Reconcile makes ledger, job folders and living jobs agree: what lives is
 // adopted, what has ended is released, what belongs to nobody is removed. If
@@ -36,60 +139,49 @@ func (s *Server) mend(ctx context.Context, whom compareScope) (asked, written er
 	for _, rec := range s.ledger.List() {
 		about[rec.JobID] = rec.Created
 	}
-	jobs := s.jobsHere(about)
-	live, err := s.livingJobs(ctx, slices.Clone(jobs), whom)
+	folders, err := s.grants.Sweep(s.jobLocks.lock)
+	marks, err2 := s.plainMarks()
+	errs := []error{err, err2}
+	// The jobs that something on this host is kept for: records, folders, marks, whole cards.
+	jobs := slices.Concat(slices.Collect(maps.Keys(about)), folders, slices.Collect(maps.Keys(marks)), s.queue.JobIDs())
+	slices.Sort(jobs)
+	jobs = slices.Compact(jobs)
+	live, asked := s.livingJobs(ctx, slices.Clone(jobs), whom)
 	answered := live != nil
 	if answered && whom == all {
 		s.compared.Store(&began)
 	}
-	strays := s.unrecordedFolders(ctx, live)
-
 	// One job after the other, each under its own lock: others go on meanwhile.
-	errs := []error{s.grants.Sweep(s.jobLocks.lock)}
-	if answered {
-		errs = append(errs, s.releaseEnded(live, about))
+	for _, id := range folders {
+		if _, recorded := s.ledger.Get(id); !recorded {
+			errs = append(errs, s.repairUnrecorded(ctx, id, live))
+		}
 	}
-	for _, st := range strays {
-		errs = append(errs, s.repairUnrecorded(st))
+	for id, created := range about {
+		if answered && !live[id] {
+			errs = append(errs, s.releaseIfSameRecord(id, created))
+		}
 	}
 	for _, rec := range s.ledger.List() {
 		errs = append(errs, s.ensureOne(rec.JobID))
 	}
 	if answered {
-		errs = append(errs, s.sweepPlain(jobs, live, began))
+		errs = append(errs, s.sweepPlain(marks, live, began))
 		s.reconcileWhole(ctx, live, began)
 	}
-	s.mu.Lock()
-	recovers := s.lost && !s.recovering && answered
-	s.recovering = s.recovering || recovers
-	s.mu.Unlock()
-
-	if recovers {
-		unrecovered := s.recover(ctx)
-		if unrecovered == nil {
-			_ = os.Remove(s.cfg().Paths.Survivors()) // one that stays has the same asked once more
+	if answered && s.recovering.TryLock() {
+		defer s.recovering.Unlock()
+		if s.isLost() {
+			asked = errors.Join(asked, s.recover(ctx))
 		}
-		s.mu.Lock()
-		s.lost, s.recovering = unrecovered != nil, false
-		s.mu.Unlock()
-		if unrecovered == nil {
-			s.jobLocks.forgetAsked()
-		}
-		err = errors.Join(err, unrecovered)
 	}
-	return err, errors.Join(errs...)
+	return asked, errors.Join(errs...)
 }
 
-// releaseEnded takes back the shares of jobs that do not live. asked are the records
-// that live is about, and when they were made.
-func (s *Server) releaseEnded(live map[uint32]bool, asked map[uint32]time.Time) error {
-	var errs []error
-	for jobID, created := range asked {
-		if !live[jobID] {
-			errs = append(errs, s.releaseIfSameRecord(jobID, created))
-		}
-	}
-	return errors.Join(errs...)
+func (s *Server) isLost() bool {
+	s.jobLocks.mu.Lock()
+	defer s.jobLocks.mu.Unlock()
+	return s.jobLocks.asked != nil
 }
 
 // releaseIfSameRecord leaves a record that is younger than the question: it may be missing
@@ -109,21 +201,24 @@ func (s *Server) releaseIfSameRecord(jobID uint32, created time.Time) error {
 // findRunning notes the jobs that run while the ledger is lost, or finds those that an earlier gresd
 // has noted and could not ask slurmctld about. Where the file cannot be written or read, those without
 // a folder ask when their next task starts.
-func (s *Server) findRunning() {
-	path := s.cfg().Paths.Survivors()
-	if s.lost {
+func (s *Server) findRunning(lost bool) {
+	path := s.config.Get().Paths.Survivors()
+	if lost {
 		if s.runningAtStart = slices.Sorted(slices.Values(s.steps.Jobs())); len(s.runningAtStart) > 0 {
 			_ = atomicfile.WriteJSON(path, s.runningAtStart)
 		}
-		return
+	} else {
+		noted, err := atomicfile.ReadJSON[[]uint32](path, s.log)
+		if err != nil {
+			s.log.Warn("cannot read a file of gresd: it counts as empty", "path", path, "error", err)
+		}
+		running := s.steps.Living(noted)
+		s.runningAtStart = slices.DeleteFunc(noted, func(job uint32) bool { return !running[job] })
+		lost = noted != nil
 	}
-	noted, err := atomicfile.ReadJSON[[]uint32](path, s.log)
-	if err != nil {
-		s.log.Warn("cannot read a file of gresd: it counts as empty", "path", path, "error", err)
+	if lost {
+		s.jobLocks.asked = map[uint32]bool{}
 	}
-	running := s.steps.Living(noted)
-	s.runningAtStart = slices.DeleteFunc(noted, func(job uint32) bool { return !running[job] })
-	s.lost = noted != nil
 }
 
 // comparedSince has jobs compared with slurmctld's, unless they have been since a time. Many may want
@@ -145,7 +240,7 @@ func (s *Server) comparedSince(ctx context.Context, since time.Time) error {
 // was away: they have a process here. live are the jobs that live, as asked for at some time.
 func (s *Server) reconcileWhole(ctx context.Context, live map[uint32]bool, at time.Time) {
 	s.queue.RemoveEnded(live, at)
-	if s.cfg().Placement.By != config.PlacementGresd {
+	if s.config.Get().Placement.By != config.PlacementGresd {
 		return
 	}
 	for _, id := range s.steps.Jobs() {
@@ -169,47 +264,44 @@ func (s *Server) learnWhole(ctx context.Context, id uint32) {
 }
 
 // sweepPlain removes marks of jobs whose Epilog was lost: of those of jobs that do not live, where they
-// were there at that time. The clock of files is not fine, and may have been set: one of a job that was
-// not asked about is left in any case.
-func (s *Server) sweepPlain(jobs []uint32, live map[uint32]bool, asked time.Time) error {
-	marks, err := s.plainMarks()
-	errs := []error{err}
+// were there at that time. The clock of files is not fine, and may have been set.
+func (s *Server) sweepPlain(marks map[uint32]os.DirEntry, live map[uint32]bool, asked time.Time) error {
+	var errs []error
 	for id, mark := range marks {
-		info, gone := mark.Info()
-		if _, was := slices.BinarySearch(jobs, id); !was || live[id] || gone != nil || !info.ModTime().Before(asked) {
-			continue
+		if info, err := mark.Info(); !live[id] && err == nil && info.ModTime().Before(asked) {
+			errs = append(errs, atomicfile.Remove(filepath.Join(s.config.Get().Paths.JobStates(), mark.Name())))
 		}
-		errs = append(errs, atomicfile.Remove(filepath.Join(s.cfg().Paths.JobStates(), mark.Name())))
 	}
 	return errors.Join(errs...)
 }
 
-// unrecordedFolder is a job folder without a record.
-type unrecordedFolder struct {
-	jobID uint32
-	rec   ledger.Record
-	keep  bool // the job lives, or may live
-}
-
-// strays finds them and asks slurmctld who they are, without the lock.
-func (s *Server) unrecordedFolders(ctx context.Context, live map[uint32]bool) []unrecordedFolder {
-	ids, err := s.grants.Listed()
-	if err != nil {
-		return nil // Sweep meets the same error
+// repairUnrecorded gives the folder of a living job a record again, and removes another folder. live
+// are the living jobs; nil: not known, and then all jobs count as living.
+func (s *Server) repairUnrecorded(ctx context.Context, id uint32, live map[uint32]bool) error {
+	var rec ledger.Record
+	spec, err := s.grants.ReadFile(id)
+	keep := err == nil && (live[id] || live == nil) && !spec.Revoked && spec.JobID == id
+	if keep {
+		rec = s.recordOfGrant(ctx, grant.RecordOf(spec), live != nil)
 	}
-	var found []unrecordedFolder
-	for _, id := range ids {
-		if _, known := s.ledger.Get(id); known {
-			continue
-		}
-		st := unrecordedFolder{jobID: id}
-		spec, err := s.grants.ReadFile(id)
-		if err == nil && (live[id] || live == nil) && !spec.Revoked && spec.JobID == id {
-			st.rec, st.keep = s.recordOfGrant(ctx, grant.RecordOf(spec), live != nil), true
-		}
-		found = append(found, st)
+	defer s.jobLocks.lock(id)()
+	if _, known := s.ledger.Get(id); known {
+		return nil // it got a record while we asked
 	}
-	return found
+	if keep {
+		s.log.Warn("record rebuilt from the grant of a living job", "job_id", id)
+		s.observer.Corrected(string(status.Rebuilt))
+		s.queue.Lock(id)
+		onDisk := s.ledger.Begin(rec)
+		s.queue.Unlock()
+		return onDisk.Wait()
+	}
+	had, err := s.grants.Remove(id)
+	if had { // else its Epilog came meanwhile
+		s.log.Info("removed a job folder without a job", "job_id", id)
+		s.observer.Corrected(string(status.Removed))
+	}
+	return err
 }
 
 // recordOfGrant fills in what a grant file does not say.
@@ -234,28 +326,6 @@ func (s *Server) recordOfGrant(ctx context.Context, rec ledger.Record, ask bool)
 	return rec
 }
 
-// repairUnrecorded gives the folder of a living job a record again, and removes another folder.
-func (s *Server) repairUnrecorded(st unrecordedFolder) error {
-	defer s.jobLocks.lock(st.jobID)()
-	if _, known := s.ledger.Get(st.jobID); known {
-		return nil // it got a record while we asked
-	}
-	if st.keep {
-		s.log.Warn("record rebuilt from the grant of a living job", "job_id", st.jobID)
-		s.observer.Corrected(string(status.Rebuilt))
-		s.queue.Lock()
-		onDisk := s.ledger.Begin(st.rec)
-		s.queue.Unlock()
-		return onDisk.Wait()
-	}
-	had, err := s.grants.Remove(st.jobID)
-	if had { // else its Epilog came meanwhile
-		s.log.Info("removed a job folder without a job", "job_id", st.jobID)
-		s.observer.Corrected(string(status.Removed))
-	}
-	return err
-}
-
 func (s *Server) ensureOne(jobID uint32) error {
 	defer s.jobLocks.lock(jobID)()
 	rec, known := s.ledger.Get(jobID)
@@ -268,13 +338,13 @@ func (s *Server) ensureOne(jobID uint32) error {
 // ensure makes the files of a record exist and the grant be open. The job's lock
 // is held.
 func (s *Server) ensure(rec ledger.Record) error {
-	s.keepMPS(rec)
 	if rec.State == ledger.Refused {
 		if s.grants.Refused(rec.JobID) != "" {
 			return nil
 		}
 		return s.grants.Refuse(rec.JobID, rec.UID, rec.Reason)
 	}
+	environment := s.startEngine(rec)
 	if s.grants.Has(rec.JobID) {
 		return nil
 	}
@@ -285,7 +355,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 	}
 	s.log.Warn("recreating the grant files", "job_id", rec.JobID, "error", err)
 	s.observer.Corrected(string(status.Remade))
-	return s.grants.Create(rec, s.contextCost)
+	return s.create(rec, environment)
 }
 
 // recover grants living jobs that have neither a record nor a folder, after
@@ -295,14 +365,14 @@ func (s *Server) ensure(rec ledger.Record) error {
 // with the options of their submit line. It returns an error if slurmctld or the
 // driver did not answer.
 func (s *Server) recover(ctx context.Context) error {
-	if s.cfg().Placement.By == config.PlacementGresd {
-		return nil // only the lost ledger knew their cards
-	}
-	if err := s.cards.Unread(); err != nil {
+	running := s.runningAtStart
+	if s.config.Get().Placement.By == config.PlacementGresd {
+		running = nil // only the lost ledger knew their cards
+	} else if err := s.cards.Unread(); err != nil {
 		return err
 	}
 	var unclear error
-	for _, id := range s.runningAtStart {
+	for _, id := range running {
 		if _, known := s.ledger.Get(id); known {
 			continue
 		}
@@ -319,6 +389,12 @@ func (s *Server) recover(ctx context.Context) error {
 			s.log.Warn("a living job could not be recovered", "job_id", id, "error", err)
 		}
 	}
+	if unclear == nil {
+		_ = os.Remove(s.config.Get().Paths.Survivors()) // one that stays has the same asked once more
+		s.jobLocks.mu.Lock()
+		s.jobLocks.asked = nil
+		s.jobLocks.mu.Unlock()
+	}
 	return unclear
 }
 
@@ -333,7 +409,7 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	}
 	// What its Prolog was told is lost: hold it by its shards.
 	req.Clamp = true
-	if err := s.allocate(facts, req, facts.Restarts); err != nil {
+	if err := s.allocate(facts, req, facts.Restarts, false); err != nil {
 		return err
 	}
 	s.observer.Corrected(string(status.Recovered))
@@ -342,48 +418,42 @@ func (s *Server) recoverOne(facts slurm.JobFacts) error {
 	return nil
 }
 
-// unreconciled counts reconciliations in a row that failed for one reason. text is for an
-// administrator. It takes their number and the error.
-type unreconciled struct {
-	text string
-
-	mu     sync.Mutex
-	failed int
-	why    error
+// failures counts reconciliations in a row that failed for one reason.
+type failures struct {
+	mu  sync.Mutex
+	n   int
+	why error
 }
 
 // manyFailed is from how many on it is a problem: slurmctld may restart.
 const manyFailed = 3
 
-// note takes the result of one. Nothing to compare is no failure.
-func (u *unreconciled) note(err error, nothing bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if err == nil || nothing {
-		u.failed, u.why = 0, nil
-		return
+// note takes the result of one.
+func (f *failures) note(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.why = err; err == nil {
+		f.n = 0
+	} else {
+		f.n++
 	}
-	u.failed++
-	u.why = err
+}
+
+// problem returns the text for an administrator, which has the number and the error, if there is one.
+func (f *failures) problem(text string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n < manyFailed {
+		return nil
+	}
+	return []string{fmt.Sprintf(text, f.n, f.why)}
 }
 
 // problems returns the problems of comparisons, for an administrator.
 func (s *Server) problems() []string {
-	return slices.Concat(s.unreconciled.problems(), s.unwritten.problems())
+	return slices.Concat(
+		s.uncompared.problem("jobs could not be compared with slurmctld %d times: shares of jobs whose Epilog was lost stay taken: "+
+			"scontrol ping on this node, journalctl -u gresd: %v"),
+		s.unwritten.problem("records or folders of jobs could not be written %d times: shares of jobs that have ended may stay taken: "+
+			"df on run_dir and state_dir, journalctl -u gresd: %v"))
 }
-
-func (u *unreconciled) problems() []string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.failed < manyFailed {
-		return nil
-	}
-	return []string{fmt.Sprintf(u.text, u.failed, u.why)}
-}
-
-const (
-	noAnswer = "jobs could not be compared with slurmctld %d times: shares of jobs whose Epilog was lost stay taken: " +
-		"scontrol ping on this node, journalctl -u gresd: %v"
-	notWritten = "records or folders of jobs could not be written %d times: shares of jobs that have ended may stay taken: " +
-		"df on run_dir and state_dir, journalctl -u gresd: %v"
-)

@@ -90,7 +90,7 @@ func simulate(t *testing.T, change func(*config.Config), f func(*testNode, *sche
 	}
 	defer cleanup()
 	s.node.Slurm = func(string) node.Slurm { return c }
-	s.lost = false
+	s.jobLocks.asked = nil
 	n.Server = s
 	synctest.Test(t, func(t *testing.T) {
 		s.comparing = make(chan struct{}, 1) // which is waited for in virtual time

@@ -13,7 +13,6 @@ package server
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -93,18 +92,14 @@ type Server struct {
 
 	ready chan struct{} // closed after the first reconciliation
 
-	unreconciled unreconciled // with slurmctld
-	unwritten    unreconciled // on this node
+	uncompared failures // to compare jobs with slurmctld
+	unwritten  failures // of records and folders on this node
 
-	jobLocks jobLocks // of work on the record and the folder of one job (lockJob)
+	jobLocks jobLocks
 	deciding deciding
-	// mu guards lost and recovering. gresd never waits for a disk, Slurm or the driver while it is locked.
-	mu sync.Mutex
-	// lost says that the ledger must be rebuilt from what is found, recovering that this is being
-	// done now.
-	lost, recovering bool
 	// runningAtStart are the jobs that had a process when gresd started and found no ledger.
 	runningAtStart []uint32
+	recovering     sync.Mutex // while the ledger is rebuilt from what is found
 
 	pace node.Pace // of questions about jobs here
 
@@ -128,18 +123,15 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		observer: parts.Observer, node: parts.Node, cards: parts.Cards, queue: parts.Queue, outbox: parts.Outbox,
 		mps: parts.MPS, linger: parts.Linger, report: parts.Report, log: parts.Log, noBeats: parts.NoBeats,
 		ready: make(chan struct{}), reload: wakeup.NewBell(), comparing: make(chan struct{}, 1),
-		jobLocks: jobLocks{byJob: map[uint32]*jobLock{}},
-		deciding: deciding{jobs: map[uint32][]*context.CancelCauseFunc{}, latest: map[uint32]uint64{}},
-		lost:     ledgerLost, compareLife: compareLife,
-		unreconciled: unreconciled{text: noAnswer}, unwritten: unreconciled{text: notWritten},
+		jobLocks:    jobLocks{byJob: map[uint32]*jobLock{}},
+		deciding:    deciding{jobs: map[uint32][]*context.CancelCauseFunc{}, latest: map[uint32]uint64{}},
+		compareLife: compareLife,
 	}
 	s.compared.Store(&time.Time{})
-	if err := errors.Join(s.markPlacement(), s.writeDropsShardsMarker()); err != nil {
+	if err := s.writeMarkers(); err != nil {
 		return nil, err
 	}
-	s.findRunning()
-	s.nameCards()
-	s.grants.SetEnvironment(s.environment)
+	s.findRunning(ledgerLost)
 	return s, nil
 }
 
@@ -154,23 +146,11 @@ func OpenMPS(cfg *config.Config, grants *grant.Store, changed func(), log *slog.
 	return manager, keeper, err
 }
 
-// cfg is the configuration in force.
-func (s *Server) cfg() *config.Config { return s.config.Get() }
-
 // ConfigChanged is called when another configuration is in force: for requests from now on and for
 // the state of cards; what was granted stays as it is.
 func (s *Server) ConfigChanged() {
 	s.reload.Ring()
 	s.outbox.Wake()
-}
-
-// markPlacement makes or removes config.Paths.Ask.
-func (s *Server) markPlacement() error {
-	path := s.cfg().Paths.Ask()
-	if s.cfg().Placement.By == config.PlacementGresd {
-		return os.WriteFile(path, nil, 0o644)
-	}
-	return atomicfile.Remove(path)
 }
 
 // refreshCards asks the driver again.
@@ -180,20 +160,6 @@ func (s *Server) refreshCards() {
 	s.nameCards()
 }
 
-// cardsAgain is the pause before gresd reads the cards again, while the driver has named none.
-const cardsAgain = time.Second
-
-// awaitCards waits until the driver has named the cards. Without persistence mode, the first
-// question can take more than a minute.
-func (s *Server) awaitCards(ctx context.Context) error {
-	for {
-		err := s.cards.Unread()
-		if err == nil || !wakeup.Wait(ctx, cardsAgain) {
-			return err
-		}
-	}
-}
-
 // Run serves at a socket of [wire.Listen] until ctx is done, and closes it. It calls ready once, when
 // requests are served from a ledger that was compared with the world.
 func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func()) error {
@@ -201,11 +167,7 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 	work.Go(func() { wire.Serve(ctx, listener, s.dispatch, s.log) })
 	work.Go(func() { s.outbox.Run(ctx) })
 
-	first := unrecorded
-	if s.isLost() {
-		first = all
-	}
-	s.reconcile(ctx, first)
+	s.reconcile(ctx, unrecorded)
 	s.mps.Settle()
 	close(s.ready)
 	ready()
@@ -218,7 +180,7 @@ func (s *Server) Run(ctx context.Context, listener *net.UnixListener, ready func
 	for ctx.Err() == nil {
 		var again <-chan time.Time
 		if s.cards.Unread() != nil {
-			again = time.After(cardsAgain)
+			again = time.After(cards.RefreshAfter)
 		}
 		select {
 		case <-ctx.Done():
@@ -247,61 +209,65 @@ func (s *Server) RunPeriodic(ctx context.Context) {
 	s.queue.DropEndedJobs(ctx, time.Now())
 }
 
-func (s *Server) reconcile(ctx context.Context, whom compareScope) {
-	start := time.Now()
-	asked, written := s.mend(ctx, whom)
-	newNode := errors.Is(asked, node.ErrNoName) && s.ledger.Len() == 0
-	s.observer.Reconciled(time.Since(start), asked == nil || newNode)
-	if ctx.Err() != nil {
-		return
-	}
-	s.unreconciled.note(asked, newNode)
-	s.unwritten.note(written, false)
-	if newNode {
-		s.log.Debug("nothing to compare with slurmctld yet", "error", asked) // a new node
-	} else if asked != nil {
-		s.log.Warn("jobs could not be compared with slurmctld: all grants are kept", "error", asked)
-	}
-	if written != nil {
-		s.log.Warn("cannot write records or folders of jobs", "error", written)
-	}
-}
-
 // CheckLiveness returns unless the server is deadlocked. A watchdog calls it. It takes only locks that are
 // free while a disk, slurmctld or the driver does not answer: a restart would not help there.
 func (s *Server) CheckLiveness() {
-	s.isLost()
 	s.jobLocks.wasAsked(0)
 	s.ledger.Len()
 }
 
-// isReady says whether the ledger was compared with the world.
-func (s *Server) isReady() bool {
-	select {
-	case <-s.ready:
-		return true
-	default:
+// writeMarkers writes what the tasks of jobs read in run_dir. It makes config.Paths.Ask if gresd places.
+// It writes config.Paths.Loses, unless this release drops no shards.
+func (s *Server) writeMarkers() error {
+	paths := s.config.Get().Paths
+	err := atomicfile.Remove(paths.Ask())
+	if s.config.Get().Placement.By == config.PlacementGresd {
+		err = os.WriteFile(paths.Ask(), nil, 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(paths.Loses(), nil, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
+	defer cancel()
+	s.mayDropShards(ctx, "")
+	s.nameCards()
+	return nil
+}
+
+// mayDropShards reports whether this Slurm can start a job without its shards; true if its release is
+// unknown. It removes config.Paths.Loses if not.
+func (s *Server) mayDropShards(ctx context.Context, conf string) bool {
+	if s.neverDropsShards.Load() {
 		return false
 	}
+	loses, err := s.node.Slurm(conf).LosesShards(ctx)
+	if err != nil || loses {
+		return true
+	}
+	_ = os.Remove(s.config.Get().Paths.Loses()) // a marker that stays only makes tasks ask more
+	s.neverDropsShards.Store(true)
+	return false
 }
 
-// nameCards makes or removes config.Paths.Cards.
+// nameCards makes config.Paths.Cards if some cards are MIG instances, or removes it.
 func (s *Server) nameCards() {
-	if err := writeCardNames(s.cfg().Paths.Cards(), s.cards.Now().Cards); err != nil {
+	path, cards := s.config.Get().Paths.Cards(), s.cards.Now().Cards
+	var err error
+	if slices.ContainsFunc(cards, gpu.Card.IsInstance) {
+		var text []byte
+		for _, c := range cards {
+			text = fmt.Appendf(text, "%d %s\n", c.Index, c.UUID)
+		}
+		if old, missing := os.ReadFile(path); missing != nil || !bytes.Equal(old, text) {
+			err = atomicfile.Replace(path, text, 0o644)
+		}
+	} else {
+		err = atomicfile.Remove(path)
+	}
+	if err != nil {
 		s.log.Warn("jobs of whole cards do not learn their instances", "error", err)
 	}
-}
-
-func writeCardNames(path string, cards []gpu.Card) error {
-	if !slices.ContainsFunc(cards, gpu.Card.IsInstance) {
-		return atomicfile.Remove(path)
-	}
-	var text []byte
-	for _, c := range cards {
-		text = fmt.Appendf(text, "%d %s\n", c.Index, c.UUID)
-	}
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
-		return nil
-	}
-	return atomicfile.Replace(path, text, 0o644)
 }

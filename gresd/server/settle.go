@@ -103,7 +103,7 @@ func (s *Server) sendBack(ctx context.Context, o outcome) wire.Reply {
 
 // sendBackPlaced is sendBack for a job that has its cards, and gives them back first.
 func (s *Server) sendBackPlaced(ctx context.Context, o outcome, why error) wire.Reply {
-	unlock := s.lockJob(o.job.JobID)
+	unlock := s.jobLocks.lockAsked(o.job.JobID)
 	err := s.drop(o.job.JobID)
 	unlock()
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Server) requeue(ctx context.Context, w wire.Request) error {
 // for the same job meanwhile, it has the answer that this one got.
 func (s *Server) refuse(ctx context.Context, o outcome, reason string) wire.Reply {
 	w := o.job
-	defer s.lockJob(w.JobID)()
+	defer s.jobLocks.lockAsked(w.JobID)()
 	if waitqueue.HasEnded(ctx) {
 		return wire.UserError("vgpu: place: job %d: %v", w.JobID, waitqueue.ErrJobEnded)
 	}

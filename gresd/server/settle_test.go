@@ -61,7 +61,7 @@ func heldUp(t *testing.T, n *testNode) *heldSlurm {
 	t.Cleanup(cleanup)
 	h := &heldSlurm{fakeCluster: n.cluster}
 	s.node.Slurm = func(string) node.Slurm { return h }
-	s.lost = false
+	s.jobLocks.asked = nil
 	n.Server = s
 	return h
 }

@@ -101,26 +101,22 @@ var errForged = errors.New("its name, command or comment imitates the output of 
 // exactly that job (an array or het leader prints several), with what it holds
 // on the named node. Errors: ErrNoJob, or what could not be understood.
 func ParseJob(text string, jobID uint32, node string) (JobFacts, error) {
-	facts, err := parseJob(text, jobID, node)
+	record, err := findRecord(text, jobID)
+	var f JobFacts
+	var allocations []string
+	if err == nil {
+		f, allocations, err = parseRecord(record, jobID)
+	}
+	if err == nil {
+		f.OnNode, err = HostlistContains(f.NodeList, node)
+	}
+	if err == nil {
+		err = f.readAllocations(allocations, node)
+	}
 	if err != nil {
 		return JobFacts{}, fmt.Errorf("read job %d: %w", jobID, err)
 	}
-	return facts, nil
-}
-
-func parseJob(text string, jobID uint32, node string) (JobFacts, error) {
-	record, err := findRecord(text, jobID)
-	if err != nil {
-		return JobFacts{}, err
-	}
-	f, allocations, err := parseRecord(record, jobID)
-	if err != nil {
-		return f, err
-	}
-	if f.OnNode, err = HostlistContains(f.NodeList, node); err != nil {
-		return JobFacts{}, err
-	}
-	return f, f.readAllocations(allocations, node)
+	return f, nil
 }
 
 // parseRecord reads what is the same on all nodes, and returns the words of the allocations.

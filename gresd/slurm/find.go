@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -143,13 +142,6 @@ func (p *programs) path(name string) (string, error) {
 	return beside, nil
 }
 
-// hasAnswered notes that slurmctld can be asked from here.
-func (p *programs) hasAnswered() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.answered, p.silent = true, nil
-}
-
 // Check looks whether Slurm's commands work here, by one "scontrol ping". It says whether they have
 // worked once since the client was made; [Client.Problem] says what is wrong.
 func (c *Client) Check(ctx context.Context) bool {
@@ -186,9 +178,4 @@ func (c *Client) Problem() string {
 func (c *Client) Scontrol() string {
 	path, _ := c.programs.path(scontrolName)
 	return path
-}
-
-// isMissing says whether a program could not be started because it is not there, or is none.
-func isMissing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOEXEC)
 }

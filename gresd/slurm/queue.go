@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"iter"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
 // Queued is a job of a user that has or wants a share.
@@ -183,4 +186,135 @@ func (c *Client) Step(ctx context.Context, jobID uint32, node string, env string
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = stepEnd
 	return cmd
+}
+
+// Asked is what a job asks for, as slurmctld keeps it; "" for nothing. A user writes
+// no free text there, while what scontrol prints of it can be imitated.
+type Asked struct {
+	PerNode string // "gres:shard:30", "gres/shard:30"
+	PerTask string
+}
+
+// askedFormat has columns that are wide enough for any value, and no value has a blank.
+const askedFormat = "JobID:16,tres-per-node:8192,tres-per-task:8192"
+
+// Asked returns what a job asks for. Errors: ErrNoJob, ErrUnavailable.
+func (c *Client) Asked(ctx context.Context, jobID uint32) (Asked, error) {
+	text, err := c.run(ctx, "squeue", "--local", "-a", "-t", "all", "-h", "-j", id(jobID), "-O", askedFormat)
+	if err != nil {
+		return Asked{}, err
+	}
+	return parseAsked(text, jobID)
+}
+
+// parseAsked reads squeue's lines: the number of an array stands for all of its tasks.
+func parseAsked(text string, jobID uint32) (Asked, error) {
+	for line := range strings.Lines(text) {
+		switch words := strings.Fields(line); {
+		case len(words) == 0 || words[0] != id(jobID):
+		case len(words) != 3:
+			return Asked{}, fmt.Errorf("squeue printed %q, want a job and what it asks for: %w", clip(line), ErrUnavailable)
+		default:
+			return Asked{PerNode: null(words[1]), PerTask: null(words[2])}, nil
+		}
+	}
+	return Asked{}, fmt.Errorf("squeue: job %d: %w", jobID, ErrNoJob)
+}
+
+// HasShards says whether the job asks for shards of a node.
+func (a Asked) HasShards() bool { return shards(a.PerNode) != 0 }
+
+// TaskShards are the shards of each task; 0 where they are not asked for by task.
+func (a Asked) TaskShards() gpu.Share { return shards(a.PerTask) }
+
+// shards returns the count of the first gres/shard in a list such as "cpu=2,gres:shard:h200:30"; 1 if
+// its count cannot be read.
+func shards(list string) gpu.Share {
+	for _, g := range listGRES(list) {
+		if g.name == "shard" {
+			return gpu.Share(g.count)
+		}
+	}
+	return 0
+}
+
+// Fields of a job's record in Slurm's accounting that hold free text.
+const (
+	SystemComment = "SystemComment" // nobody else's
+	AdminComment  = "AdminComment"
+	Comment       = "Comment" // the user's own
+)
+
+// Account is a job's newest record in Slurm's accounting (slurmdbd).
+type Account struct {
+	// Over says that this run of the job has ended and is recorded as such, and Name is its own.
+	Over bool
+	// Text is what the field that was asked for holds.
+	Text string
+	// Name is what sacctmgr knows this job by alone: "7", "7_2" for a task of an
+	// array, whose number may be that of the whole array.
+	Name string
+}
+
+// columns separates what sacct prints: no user can put it into a comment with
+// Slurm's own commands.
+const columns = "\x01"
+
+// Account returns the record of a job with one of its text fields. Errors:
+// ErrNoJob where slurmdbd has none (yet), ErrUnavailable, which is also what a
+// cluster without accounting gives.
+func (c *Client) Account(ctx context.Context, jobID uint32, field string) (Account, error) {
+	text, err := c.run(ctx, "sacct", "-n", "-X", "-P", "--delimiter="+columns, "-j", id(jobID),
+		"-o", "JobIDRaw,JobID,End,"+field)
+	if err != nil {
+		return Account{}, err
+	}
+	account, err := parseAccount(text, jobID)
+	// slurmctld, which was asked while the job ran, knows its name before slurmdbd does.
+	if name, known := c.names.of(c.conf, jobID); known && err == nil {
+		account.Name = name
+	}
+	return account, err
+}
+
+// accountStart begins a record: the id of an array or het job prints several,
+// and a comment may have several lines.
+var accountStart = regexp.MustCompile(`(?m)^\d+` + columns)
+
+func parseAccount(text string, jobID uint32) (Account, error) {
+	starts := accountStart.FindAllStringIndex(text, -1)
+	array := strings.Contains(text, columns+id(jobID)+"_")
+	for i, at := range starts {
+		end := len(text)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		values := strings.SplitN(strings.TrimSuffix(text[at[0]:end], "\n"), columns, 4)
+		if values[0] != id(jobID) {
+			continue
+		}
+		if len(values) != 4 {
+			return Account{}, fmt.Errorf("sacct printed %q, want four values: %w", clip(text), ErrUnavailable)
+		}
+		name := values[0]
+		if strings.Contains(values[1], "_") {
+			name = values[1]
+		}
+		// slurmdbd may hear last which task has the number of the whole array. Until then
+		// that number would name all of them.
+		known := !array || name != values[0]
+		return Account{Over: known && isDate(values[2]), Text: values[3], Name: name}, nil
+	}
+	return Account{}, fmt.Errorf("sacct: job %d: %w", jobID, ErrNoJob)
+}
+
+// isDate tells an end from "Unknown" and "None".
+func isDate(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
+
+// SetAccount replaces a text field of the record of a job (by Account.Name) that has ended:
+// slurmctld takes no more changes then, slurmdbd does. sacctmgr makes all letters
+// small and quotes into backticks. Errors: ErrUnavailable.
+func (c *Client) SetAccount(ctx context.Context, name, field, text string) error {
+	_, err := c.run(ctx, "sacctmgr", "-i", "modify", "job", "where", "jobid="+name, "set", field+"="+text)
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -99,8 +101,9 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 		return JobFacts{}, err
 	}
 	facts, err := ParseJob(text, jobID, node)
-	if err == nil {
-		c.names.learn(c.conf, text, facts)
+	if err == nil && facts.OnNode { // one that was never started may be several tasks yet
+		record, _ := findRecord(text, jobID)
+		c.names.put(nameKey{c.conf, jobID}, taskOf(record, jobID))
 	}
 	return facts, err
 }
@@ -232,7 +235,9 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	}
 	if err == nil {
 		if len(args) > 0 && args[0] != "ping" && args[0] != "--version" { // these two succeed without slurmctld
-			c.programs.hasAnswered()
+			c.programs.mu.Lock()
+			c.programs.answered, c.programs.silent = true, nil
+			c.programs.mu.Unlock()
 		}
 		return out.String(), nil
 	}
@@ -241,7 +246,7 @@ func (c *Client) run(ctx context.Context, name string, args ...string) (string, 
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
-		if isMissing(err) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOEXEC) {
 			return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, missing("%w", err))
 		}
 		return "", fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
@@ -292,4 +297,60 @@ func errorFor(said string) error {
 		return ErrSilent
 	}
 	return ErrUnavailable
+}
+
+// arrayTask is how a record of a task that was started begins.
+var arrayTask = regexp.MustCompile(`^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) `)
+
+// taskName is how commands must name a job to mean it alone. The last task of an
+// array to start has the number of the array, and to Slurm's commands that number
+// is all of its tasks: only "15_4" is the one. Errors: ErrNoJob, ErrUnavailable.
+func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
+	if name, known := c.names.of(c.conf, jobID); known {
+		return name, nil
+	}
+	text, err := c.record(ctx, jobID, "-o")
+	if err != nil {
+		return "", err
+	}
+	record, _ := findRecord(text, jobID) // what cannot be read is no array
+	return taskOf(record, jobID), nil
+}
+
+func taskOf(record string, jobID uint32) string {
+	if task := arrayTask.FindStringSubmatch(record); task != nil {
+		return task[1] + "_" + task[2]
+	}
+	return id(jobID)
+}
+
+// mostNames is how many names are remembered before all are forgotten.
+const mostNames = 256
+
+// names are those of jobs that were asked about last, as tasks that were started: a job keeps
+// its name, and the next command about it need not ask again.
+type names struct {
+	mu    sync.Mutex
+	byJob map[nameKey]string
+}
+
+type nameKey struct {
+	conf  string
+	jobID uint32
+}
+
+func (n *names) of(conf string, jobID uint32) (string, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	name, known := n.byJob[nameKey{conf, jobID}]
+	return name, known
+}
+
+func (n *names) put(key nameKey, name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.byJob) >= mostNames || n.byJob == nil {
+		n.byJob = map[nameKey]string{}
+	}
+	n.byJob[key] = name
 }

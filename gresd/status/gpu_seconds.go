@@ -22,7 +22,7 @@ const countPeriod = 2500 * time.Millisecond
 type gpuSeconds struct {
 	mu   sync.Mutex
 	at   time.Time
-	runs map[cardRun]*use
+	runs map[cardRun]use
 }
 
 type use struct {
@@ -72,11 +72,11 @@ func (r *Reporter) Count(ctx context.Context, now time.Time) {
 	if s.at.IsZero() {
 		span = 0
 	}
-	runs := map[cardRun]*use{}
+	runs := map[cardRun]use{}
 	for key, l := range limits {
 		u := s.runs[key]
-		if u == nil {
-			u = &use{limited: map[string]time.Duration{}}
+		if u.limited == nil {
+			u.limited = map[string]time.Duration{}
 		}
 		got := rates[key.cardOfJob].compute
 		if got != nil && !byMPS[key.job] {
@@ -93,13 +93,9 @@ func (r *Reporter) Count(ctx context.Context, now time.Time) {
 // gpuTime is the GPU time of a job on a card. The charges and the driver's samples each cover only a
 // part of it when gates open and shut, so the larger one counts.
 func (r *Reporter) gpuTime(rec ledger.Record, card gpu.UUID, chargedNS uint64) time.Duration {
-	had := time.Duration(min(chargedNS, 1<<62))
 	r.gpuSeconds.mu.Lock()
 	defer r.gpuSeconds.mu.Unlock()
-	if u := r.gpuSeconds.runs[runOf(rec, card)]; u != nil {
-		had = max(had, u.had)
-	}
-	return had
+	return max(r.gpuSeconds.runs[runOf(rec, card)].had, time.Duration(min(chargedNS, 1<<62)))
 }
 
 // limitedSeconds is the time with work for each word of limit.by.
@@ -107,10 +103,8 @@ func (r *Reporter) limitedSeconds(rec ledger.Record, card gpu.UUID) map[string]f
 	r.gpuSeconds.mu.Lock()
 	defer r.gpuSeconds.mu.Unlock()
 	seconds := map[string]float64{}
-	if u := r.gpuSeconds.runs[runOf(rec, card)]; u != nil {
-		for word, d := range u.limited {
-			seconds[word] = d.Seconds()
-		}
+	for word, d := range r.gpuSeconds.runs[runOf(rec, card)].limited {
+		seconds[word] = d.Seconds()
 	}
 	return seconds
 }

@@ -34,7 +34,7 @@ func TestJobsThatEndedAreForgotten(t *testing.T) {
 	r.rateCache.at, r.rateCache.rates = time.Now(), map[cardOfJob]rate{key: {compute: &half}}
 	r.Count(t.Context(), now)
 	r.Count(t.Context(), now.Add(countPeriod))
-	if u := r.gpuSeconds.runs[runOf(rec, "GPU-a")]; u == nil || u.had != countPeriod/2 || u.limited["program"] != countPeriod {
+	if u := r.gpuSeconds.runs[runOf(rec, "GPU-a")]; u.had != countPeriod/2 || u.limited["program"] != countPeriod {
 		t.Errorf("%+v; want half of %s, and all of it limited by the program", u, countPeriod)
 	}
 	if _, err := records.Delete(7); err != nil {

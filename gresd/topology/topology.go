@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package topology judges how the cards of a node are joined: a tree of PCIe
+// levels, NVLink over it, NUMA nodes and processors. It is pure: what the
+// driver says comes in as [Facts], and what follows from it is a [Topology].
+// Others that only ask what is near take a [Matrix].
+//
+// Anything may be unknown. A driver that does not know a call, or does not
+// answer, makes the picture poorer and never an error.
 package topology
 
 import (
 	"fmt"
 	"slices"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 )
 
 // Topology is what follows from the facts. It is never changed.
@@ -212,4 +221,154 @@ func (w *warnings) lines() []string {
 		all = append(all, texts...)
 	}
 	return all
+}
+
+// NoNUMANode stands for an unknown NUMA node. It is equal
+// to no node, not even to that of another such card.
+const NoNUMANode = -1
+
+// Matrix is how near the cards of a node are to each other, for whoever chooses
+// sets of them. Cards are named by gpu.Card.Index, and all answers are defined
+// for every index, also of a card that is not there. The zero Matrix knows
+// nothing: all cards are equally far from each other. It is never changed.
+type Matrix struct {
+	cost [][]int
+}
+
+// Cost is the distance of two cards: lower is closer, 0 only for i == j, and
+// the same both ways. NV# < INT < PIX <
+// PXB < PHB < NODE < SYS < not known; more NVLinks are closer than fewer. A sum
+// of costs is of use to compare sets of the same size.
+func (m Matrix) Cost(i, j int) int {
+	switch {
+	case i == j:
+		return 0
+	case i < 0 || j < 0 || i >= len(m.cost) || j >= len(m.cost[i]):
+		return costUnknown
+	}
+	return m.cost[i][j]
+}
+
+// islandsOf finds the sets of cards that NVLink joins, directly or through
+// other cards, by their lowest index.
+func islandsOf(t *Topology) []Island {
+	var islands []Island
+	seen := make([]bool, len(t.Cards))
+	for first := range t.Cards {
+		if seen[first] {
+			continue
+		}
+		rows := []int{first}
+		seen[first] = true
+		for next := 0; next < len(rows); next++ {
+			for j, pair := range t.Pairs[rows[next]] {
+				if pair.NVLinks > 0 && !seen[j] {
+					seen[j] = true
+					rows = append(rows, j)
+				}
+			}
+		}
+		if len(rows) > 1 {
+			islands = append(islands, t.island(rows))
+		}
+	}
+	return islands
+}
+
+func (t *Topology) island(rows []int) Island {
+	in := make([]bool, len(t.Cards))
+	for _, row := range rows {
+		in[row] = true
+	}
+	island := Island{Switched: true, All: true}
+	for i, c := range t.Cards {
+		if !in[i] {
+			continue
+		}
+		island.Cards = append(island.Cards, c.Index)
+		for j, pair := range t.Pairs[i][:i] {
+			switch {
+			case !in[j]:
+			case pair.NVLinks == 0:
+				island.All = false
+			default:
+				island.Switched = island.Switched && pair.Switched
+				island.Max = max(island.Max, pair.NVLinks)
+				if island.Min == 0 || pair.NVLinks < island.Min {
+					island.Min = pair.NVLinks
+				}
+			}
+		}
+	}
+	return island
+}
+
+// Facts are what the driver and the kernel say of the cards of a node. A row is
+// a place in Cards.
+type Facts struct {
+	Cards []Card
+	// Levels[i][j] is what was said of the way from the i-th to the j-th card.
+	Levels [][]Level
+	// P2P[i][j] is what the i-th card may do with the memory of the j-th.
+	P2P [][]P2P
+	// Unread are the questions that were not answered, in words for people.
+	// What a card or a driver does not have is not among them.
+	Unread []string
+}
+
+// Card is one card and what is next to it.
+type Card struct {
+	Index    int // gpu.Card.Index: may have holes, and is not the row
+	UUID     gpu.UUID
+	PCIBusID string // as sysfs writes it, "0000:1b:00.0"
+	NUMANode int    // NoNUMANode: not known
+	CPUs     Set    // near the card; nil: not known
+	// MIG says that it is in MIG mode, and gresd does not share it; Instance, that it is a
+	// MIG instance, at the place of its GPU.
+	MIG, Instance bool
+
+	Links []Link // NVLinks that are up
+}
+
+// Remote is what an NVLink leads to.
+type Remote int
+
+// Ends of an NVLink. RemoteOther is also an end that the driver does not name.
+const (
+	RemoteOther Remote = iota
+	RemoteCard
+	RemoteSwitch
+)
+
+// Link is one NVLink of a card.
+type Link struct {
+	Remote   Remote
+	PCIBusID string // of the card at the other end; "": not known, or no card
+}
+
+// Status is an answer about peer access, in the words of nvidia-smi topo -p2p.
+type Status string
+
+// Statuses.
+const (
+	StatusUnknown      Status = ""    // written as "U"
+	StatusOK           Status = "OK"  // it works
+	StatusNoChipset    Status = "CNS" // the chipset does not do it
+	StatusNoCard       Status = "GNS" // the card does not do it
+	StatusNoWay        Status = "TNS" // not on the way between these two
+	StatusDisabled     Status = "DR"  // switched off for the driver
+	StatusNotSupported Status = "NS"
+)
+
+func (s Status) String() string {
+	if s == StatusUnknown {
+		return "U"
+	}
+	return string(s)
+}
+
+// P2P is what one card may do with another card's memory. The zero value is
+// not known.
+type P2P struct {
+	Read, Write, NVLink, Atomics Status
 }

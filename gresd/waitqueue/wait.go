@@ -136,10 +136,6 @@ func (q *Queue) IsWaiting(jobID uint32) bool {
 	return q.findWaiter(jobID) >= 0
 }
 
-func (q *Queue) findWaiter(jobID uint32) int {
-	return slices.IndexFunc(q.waiters, func(w *waiter) bool { return w.jobID == jobID })
-}
-
 // WakeAll has all waiting jobs try, one after the other.
 func (q *Queue) WakeAll() {
 	q.mu.Lock()

@@ -15,7 +15,7 @@ func TestALaterJobTriesOnlyAfterThoseBeforeIt(t *testing.T) {
 	turns := func(when string, want ...bool) {
 		t.Helper()
 		for i, id := range []uint32{1, 2, 3} { // 3 does not wait here
-			if got := q.MayTry(id); got != want[i] {
+			if got := q.mayTry(id); got != want[i] {
 				t.Errorf("%s: job %d may try: %v, want %v", when, id, got, want[i])
 			}
 		}

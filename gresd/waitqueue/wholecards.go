@@ -40,7 +40,7 @@ func (q *Queue) TakeWholeCards(ctx context.Context, jobID uint32, indexes []int)
 	if HasEnded(ctx) {
 		return ErrJobEnded
 	}
-	if !q.MayTry(jobID) {
+	if !q.mayTry(jobID) {
 		return ErrEarlierJobFirst
 	}
 	shared := q.ledger.InUse()

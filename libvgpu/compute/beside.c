@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* beside.c - see beside.h. Who else of the job has work on the card. */
 #include "beside.h"
+#include "own_time.h"
 
 /* Killed, or stopped for some heartbeats, or of another boot: nobody says that what it had in
  * flight has ended. */
@@ -51,6 +52,8 @@ static uint32_t more_contexts(const struct gate *g)
 
 void vgpu_gate_beside(struct gate *g, uint64_t now)
 {
+	g->own_ns = vgpu_gate_own(g, now);
+	g->own_at_ns = now;
 	vgpu_inflight_beside(g, now, &g->procs);
 	g->beside = g->procs + more_contexts(g);
 }

@@ -49,7 +49,7 @@ struct gate vgpu_gates[VGPU_MAX_CARDS] = {
 	[0 ... VGPU_MAX_CARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
-/* Nobody would see that the gate is to be shut, or whose turn it is. */
+/* Nobody would see that the gate is to be shut, or whose window it is. */
 static bool unwatched(int card)
 {
 	return __atomic_load_n(&vgpu_unwatched, __ATOMIC_SEQ_CST) && !vgpu_state.from_env &&
@@ -388,10 +388,6 @@ bool vgpu_gate_tick(void)
 		vgpu_batch_reap(g, now);
 		charge_laneless(g, now);
 		busy |= g->laneless_ns != 0;
-		/* gresd hands the card over when the job's work is done; nobody but this
-		 * thread sees that while the program waits for it. */
-		if (vgpu_takes_turns(g))
-			vgpu_gate_turns(g, now);
 		vgpu_gate_release(g);
 	}
 	return busy;

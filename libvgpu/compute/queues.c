@@ -253,12 +253,10 @@ static uint64_t closed_for(const struct vgpu_schedule *s, unsigned card, unsigne
 
 	if (s->gate & VGPU_GATE_SHUT)
 		return POLL_NS;
-	if (s->gate & VGPU_GATE_WINDOW)
-		return vgpu_window_wait(s, now, start + mean(card) / 2, !here);
-	if (!(s->gate & VGPU_GATE_TURN))
+	if (!(s->gate & VGPU_GATE_WINDOW))
 		return 0;
-	STORE(&vgpu_state.cache.header->turn[card].wanted_ns, now);
-	return vgpu_turn_wait(s, now, start);
+	STORE(&vgpu_state.cache.header->demand[card].wanted_ns, now);
+	return vgpu_window_wait(s, now, start + mean(card) / 2, !here);
 }
 
 /* Nothing on the card ends: it may need this submission. If the budget is used up, such submissions

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wait.c - see wait.h. When a launch may go: by budget, by turn, by window. */
+/* wait.c - see wait.h. When a launch may go: by budget, by window. */
 #include "wait.h"
 #include "batch.h"
 #include "beside.h"
@@ -13,7 +13,7 @@
 #define PAIR_NS 5000000u
 #define SAVE_UP_NS 5000000
 #define SAVE_UP_MOST_NS 1500000
-#define TURN_BURST_NS 60000000
+#define WINDOW_BURST_NS 60000000
 /* A launch waits this long for a call that may end its context. A launch of unknown length also
  * waits this long for work that does not progress. */
 #define STUCK_NS 50000000u
@@ -24,17 +24,12 @@
 #define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 2000000u
 #define POLL_NS 250000u
-/* A launch that waits for its turn looks again this often: turns move. */
-#define TURN_POLL_NS 1000000u
+/* A launch that waits for its window looks again this often: windows move. */
+#define WINDOW_POLL_NS 1000000u
 /* For launches that may run beside work of other streams a job goes into debt by so much. */
 #define BESIDE_NS 5000000
 /* Weighs a launch in the typical length; so long a time is remembered. */
 #define TYPICAL_NS 20000000u
-
-bool vgpu_takes_turns(const struct gate *g)
-{
-	return g->schedule.gate & VGPU_GATE_TURN;
-}
 
 static bool in_windows(const struct gate *g)
 {
@@ -52,7 +47,7 @@ uint64_t vgpu_quantum(const struct gate *g)
 {
 	uint64_t slice = g->schedule.slice_us * 1000ull * 3 / 2;
 
-	if (vgpu_takes_turns(g) || in_windows(g))
+	if (in_windows(g))
 		return g->schedule.turn_queue_us * 1000ull;
 	/* With neighbours, running dry inside one's own slice gives the rest of
 	 * it away: keep a slice's worth queued. */
@@ -66,46 +61,16 @@ static uint64_t job_inflight(const struct gate *g, uint64_t now)
 	return g->inflight_ns + vgpu_inflight_beside(g, now, &procs);
 }
 
-static struct vgpu_turn_state *turn_state(const struct gate *g)
-{
-	return &vgpu_state.cache.header->turn[g->card];
-}
-
-/* What this process has in flight for certain: not the oldest batches, part of which may be
- * done, nor what may have been done since completions were asked for. */
-static uint64_t surely_inflight(const struct gate *g, uint64_t now)
-{
-	uint64_t less = now - g->reaped_ns;
-
-	for (unsigned i = 0; i < g->lanes; i++)
-		if (g->lane[i].closed || g->lane[i].open)
-			less += g->lane[i].ring[g->lane[i].first].est_ns;
-	return g->inflight_ns > less ? g->inflight_ns - less : 0;
-}
-
-/* When the job's work will be done. Of its other processes it is not known what has been. */
-static uint64_t turn_until(const struct gate *g, uint64_t now)
-{
-	uint32_t procs;
-	uint64_t most = g->inflight_ns + vgpu_inflight_beside(g, now, &procs);
-
-	return vgpu_turn_until(turn_state(g), now, most, procs ? 0 : surely_inflight(g, now));
-}
-
-static uint64_t turn_wait(const struct gate *g, uint64_t now)
-{
-	return vgpu_turn_wait(&g->schedule, now, turn_until(g, now));
-}
-
-/* Turns move between two polls of the watcher. The watcher alone decides which gate there is. */
-static void follow_turns(struct gate *g, const struct vgpu_budget *b, uint64_t now)
+/* Windows move between two polls of the watcher. The watcher alone decides which gate there is. */
+static void follow_windows(struct gate *g, const struct vgpu_budget *b, uint64_t now)
 {
 	struct vgpu_schedule s;
 
 	/* A job that its budget holds does not want the card: others may have it. */
 	if (!(g->schedule.gate & VGPU_GATE_BUDGET) ||
 	    __atomic_load_n(&b->balance_ns, __ATOMIC_SEQ_CST) > 0)
-		__atomic_store_n(&turn_state(g)->wanted_ns, now, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&vgpu_state.cache.header->demand[g->card].wanted_ns, now,
+				 __ATOMIC_SEQ_CST);
 	if (vgpu_schedule_read(vgpu_state.grant, (unsigned)g->card, &s, now) && s.gate)
 		vgpu_gate_follow(g, &s, now);
 }
@@ -122,7 +87,7 @@ static void forget_balance(struct vgpu_budget *b)
 					    __ATOMIC_SEQ_CST);
 }
 
-static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
+static void note_launch(const struct gate *g, uint64_t est)
 {
 	uint32_t *typical = &vgpu_my(g->card)->typical_ns;
 	double old = __atomic_load_n(typical, __ATOMIC_RELAXED), ns = (double)est;
@@ -130,8 +95,6 @@ static void note_launch(const struct gate *g, uint64_t est, uint64_t now)
 	if (old > 0)
 		ns = old + (ns - old) * ns / (ns + TYPICAL_NS);
 	__atomic_store_n(typical, ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX, __ATOMIC_RELAXED);
-	if (vgpu_takes_turns(g))
-		vgpu_turn_launched(turn_state(g), now, est);
 }
 
 /* A job with an empty budget waits until it has saved this much. Its work then comes in runs, and the
@@ -216,7 +179,7 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, const struc
 
 	if (g->schedule.gate & VGPU_GATE_SHUT)
 		return false;
-	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_TURN | VGPU_GATE_WINDOW)))
+	if (!(g->schedule.gate & (VGPU_GATE_BUDGET | VGPU_GATE_WINDOW)))
 		return true;
 	if (in_windows(g) && window_wait(g, est, now))
 		return false;
@@ -229,12 +192,9 @@ static bool may_go(const struct gate *g, struct vgpu_budget *budget, const struc
 		if (!in_credit(g, balance) && !beside)
 			return false;
 	}
-	if (vgpu_takes_turns(g) && turn_wait(g, now))
-		return false;
-	if (g->inflight_ns == 0 ||
-	    (!(held && vgpu_may_be_long(g, w->launch)) &&
-	     (beside || g->inflight_ns + est <= vgpu_quantum(g) ||
-	      ((est <= PAIR_NS || vgpu_takes_turns(g)) && g->inflight_ns <= est))))
+	if (g->inflight_ns == 0 || (!(held && vgpu_may_be_long(g, w->launch)) &&
+				    (beside || g->inflight_ns + est <= vgpu_quantum(g) ||
+				     ((est <= PAIR_NS || in_windows(g)) && g->inflight_ns <= est))))
 		return true;
 	/* It waits for its own work now, which may need that of others. */
 	if (held)
@@ -259,18 +219,14 @@ static void close_all(struct gate *g)
 static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint64_t est,
 		    uint64_t now)
 {
-	uint64_t ns = 0, turn;
+	uint64_t ns = 0, window;
 
 	if (g->schedule.gate & VGPU_GATE_BUDGET)
 		ns = vgpu_budget_wait(budget, g->schedule.cores, budget->dry ? saved_up(g) : 1);
-	if (vgpu_takes_turns(g)) {
-		turn = turn_wait(g, now);
-		turn = turn > TURN_POLL_NS ? TURN_POLL_NS : turn;
-		ns = turn > ns ? turn : ns;
-	}
 	if (in_windows(g)) {
-		turn = window_wait(g, est, now);
-		ns = turn > ns ? turn : ns;
+		window = window_wait(g, est, now);
+		window = window > WINDOW_POLL_NS ? WINDOW_POLL_NS : window;
+		ns = window > ns ? window : ns;
 	}
 	if (ns == 0)
 		ns = est / 4;
@@ -352,12 +308,12 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 		/* The bound also applies while uncharged work runs in front of the job's work. */
 		vgpu_budget_refill(budget, now, g->schedule.cores,
 				   (int64_t)(in_flight + g->more_ns +
-					     (vgpu_takes_turns(g) ? TURN_BURST_NS : BURST_NS)));
+					     (in_windows(g) ? WINDOW_BURST_NS : BURST_NS)));
 		vgpu_budget_credit(vgpu_state.grant, vgpu_state.cache.header, g->card, BURST_NS);
 		if (!(g->schedule.gate & VGPU_GATE_BUDGET))
 			forget_balance(budget);
-		if (vgpu_takes_turns(g))
-			follow_turns(g, budget, now);
+		if (in_windows(g))
+			follow_windows(g, budget, now);
 		if (!g->on ||
 		    (!may_end(g, ctx, w.since, now) && may_go(g, budget, &w, *events && ask, now)))
 			break;
@@ -387,14 +343,9 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 	}
 	if (!in_flight)
 		vgpu_gate_begin(g, now);
-	note_launch(g, l->est_ns, now);
+	note_launch(g, l->est_ns);
 	if (began)
 		__atomic_add_fetch(&budget->wait_ns, now - began, __ATOMIC_RELAXED);
 	*went = now;
 	return w.since;
-}
-
-void vgpu_gate_turns(const struct gate *g, uint64_t now)
-{
-	turn_until(g, now);
 }

@@ -5,7 +5,6 @@
 
 #include "gates.h"
 
-bool vgpu_takes_turns(const struct gate *g);
 /* Work that a process may have in flight, in nanoseconds. */
 uint64_t vgpu_quantum(const struct gate *g);
 /* The launch, and what is in flight, may take far longer than they are taken for. */
@@ -16,7 +15,5 @@ bool vgpu_may_be_long(const struct gate *g, const struct vgpu_launch *l);
  * charged. */
 uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bool *events,
 			uint64_t *went);
-/* Tells gresd when the job's work will be done; the watcher's, in turns. */
-void vgpu_gate_turns(const struct gate *g, uint64_t now);
 
 #endif

@@ -3,12 +3,22 @@
 package prolog
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/BurntSushi/toml"
+
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/atomicfile"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -98,3 +108,161 @@ func cardIndexes(list string) []int {
 	}
 	return all
 }
+
+// The state of a job is one word in run_dir/state/JOB. The Prolog writes it, and the tasks of the job
+// read it: TaskProlog and the SPANK plugin (spank/plugin/jobstate.c).
+const (
+	// noShare: the job has no share, also if its environment names one: sbatch inside a job with a
+	// share passes the environment on.
+	noShare = "no-share"
+	// lostShards: slurmctld has started the job without the shards that it asks for, and gresd has not
+	// decided yet. The tasks must not run.
+	lostShards = "lost"
+	// undecided: neither gresd nor slurmctld answered. The SPANK plugin hides the cards from the tasks.
+	undecided = "undecided"
+)
+
+func (h *Hook) statePath(job string) string { return filepath.Join(h.Config.RunDir, "state", job) }
+
+// state returns the state of a job, or "".
+func (h *Hook) state(job string) string {
+	text, _ := os.ReadFile(h.statePath(job))
+	return strings.TrimSpace(string(text))
+}
+
+func (h *Hook) setState(job uint32, state string) error {
+	path := h.statePath(strconv.FormatUint(uint64(job), 10))
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = atomicfile.Replace(path, []byte(state+"\n"), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write the job's state: %w", err)
+	}
+	return nil
+}
+
+// clearState removes the state of an earlier run of the job.
+func (h *Hook) clearState(job uint32) error {
+	path := h.statePath(strconv.FormatUint(uint64(job), 10))
+	if err := os.Remove(path); err != nil {
+		if _, absent := os.Lstat(path); absent == nil { // a read-only file system also fails for an absent file
+			return fmt.Errorf("remove the job's state: %w", err)
+		}
+	}
+	return nil
+}
+
+// placedByGresd reports whether gresd chooses the cards of this node.
+func (h *Hook) placedByGresd() bool { return h.isInRunDir("ask-gresd") }
+
+// mayDropShards reports whether slurmctld can start a job without the shards that it asks for.
+func (h *Hook) mayDropShards() bool { return h.isInRunDir("loses-shards") }
+
+func (h *Hook) isInRunDir(name string) bool {
+	_, err := os.Stat(filepath.Join(h.Config.RunDir, name))
+	return err == nil
+}
+
+// Config is the little that hooks need of vgpu.toml. gresd/config is the
+// authority for the file and checks it; here a file of a newer gresd is read
+// as well.
+type Config struct {
+	RunDir  string
+	Library string
+	// Scontrol and SlurmConf are those of gresd; "": slurmd's.
+	Scontrol, SlurmConf string
+	Found               bool // there is a file, whatever is in it
+}
+
+// DefaultConfigPath is used where $VGPU_CONFIG is not set.
+const DefaultConfigPath = "/etc/vgpu/vgpu.toml"
+
+// ReadConfig reads path. Without the file, and beside an error, it returns the
+// defaults: a hook must never fail for them.
+func ReadConfig(path string) (Config, error) {
+	config := Config{RunDir: "/run/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return config, nil
+	}
+	config.Found = true
+	if err != nil {
+		return config, fmt.Errorf("read configuration: %w", err)
+	}
+	var file struct {
+		Paths struct {
+			RunDir  string `toml:"run_dir"`
+			Library string `toml:"library"`
+		} `toml:"paths"`
+		Slurm struct {
+			Scontrol string `toml:"scontrol"`
+			Conf     string `toml:"conf"`
+		} `toml:"slurm"`
+	}
+	if _, err := toml.Decode(string(text), &file); err != nil {
+		return config, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	if file.Paths.RunDir != "" {
+		config.RunDir = file.Paths.RunDir
+	}
+	if file.Paths.Library != "" {
+		config.Library = file.Paths.Library
+	}
+	config.Scontrol, config.SlurmConf = file.Slurm.Scontrol, file.Slurm.Conf
+	return config, nil
+}
+
+const (
+	// commandWait limits each of Slurm's commands. A Prolog runs up to three of them.
+	commandWait = 5 * time.Second
+	// exitMargin is the time between the Prolog's own deadline and Slurm's timeout.
+	exitMargin = time.Second
+)
+
+func (h *Hook) client() slurmClient {
+	if h.slurm != nil {
+		return h.slurm
+	}
+	scontrol := h.Config.Scontrol
+	if _, err := slurm.Find(scontrol, ownSlurmd()...); err != nil {
+		scontrol = "" // any scontrol can requeue a job
+	}
+	return slurm.New(slurm.Options{Scontrol: scontrol, Slurmds: ownSlurmd, Conf: h.slurmConf(), Timeout: commandWait})
+}
+
+// ownSlurmd returns the slurmd that runs this hook. Slurm gives a hook no PATH, but its commands are
+// next to slurmd.
+func ownSlurmd() []string {
+	slurmd, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", os.Getppid()))
+	if err != nil {
+		return nil
+	}
+	return []string{slurmd}
+}
+
+// answerDeadline returns how long a Prolog with this timeout may wait for an answer, so that it ends
+// before Slurm ends it and drains the node. The rest of the timeout is for Slurm's commands.
+func answerDeadline(timeout time.Duration) time.Duration {
+	return max(time.Second, timeout-3*commandWait-exitMargin)
+}
+
+// timeout returns Slurm's limit for the Prolog: PrologTimeout of the slurm.conf that slurmd names,
+// else PrologEpilogTimeout. 0: neither is set.
+func (h *Hook) timeout() time.Duration {
+	conf, _ := slurm.ReadConf(h.slurmConf()) // an unreadable file sets nothing
+	seconds, err := strconv.ParseUint(cmp.Or(conf["prologtimeout"], conf["prologepilogtimeout"]), 10, 16)
+	if err != nil || seconds >= slurm.NoTimeout {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// cluster returns the ClusterName of slurmd's slurm.conf in lower case, as Slurm does; "": unknown.
+func (h *Hook) cluster() string {
+	conf, _ := slurm.ReadConf(cmp.Or(h.conf(), h.Config.SlurmConf))
+	return strings.ToLower(clean(conf["clustername"]))
+}
+
+// slurmConf returns the slurm.conf in force: that of vgpu.toml, else that of slurmd.
+func (h *Hook) slurmConf() string { return cmp.Or(h.Config.SlurmConf, h.conf()) }

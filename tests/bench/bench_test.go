@@ -170,9 +170,9 @@ func TestSeveralBesideABurstKeepTheirWork(t *testing.T) {
 	nearOf(t, "all seven, of solo", seven.OfSolo, []float64{78, 22}, 7, []report.Tenant{seven, all[0]})
 }
 
-// One of 50 % whose four processes work below a burst has 50 % too: a launch is not charged
-// the time in which its siblings were on the card (that gave 37 of 50), nor does the card
-// switch in the middle of its kernels (33).
+// One of 50 % whose four processes work below a burst has its share, less the card's switches between
+// these processes: that is a sixth of its time. A launch is not charged the time in which its
+// siblings were on the card, nor does the card switch in the middle of its kernels.
 func TestProcessesBelowABurstHaveTheirShare(t *testing.T) {
 	b := onSim(t)
 	ses := open(t, b, "ours")
@@ -183,7 +183,7 @@ func TestProcessesBelowABurstHaveTheirShare(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Log(brief(r))
-		nearOf(t, shape+", of solo", r.Tenants[0].OfSolo, []float64{52, 48}, 7, r.Tenants)
+		nearOf(t, shape+", of solo", r.Tenants[0].OfSolo, []float64{42, 58}, 7, r.Tenants)
 	}
 }
 

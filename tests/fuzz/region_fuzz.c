@@ -146,7 +146,7 @@ static void check_times(struct files *f, unsigned card)
 	wait = vgpu_budget_wait(b, s.cores, 1);
 	/* More cores than a card has would pay any debt in less than 1 ns. */
 	CHECK(s.cores > 100 || (wait == 0) == (b->balance_ns > 0));
-	vgpu_turn_wait(&s, clock_ns, f->arguments[3]);
+	vgpu_window_wait(&s, clock_ns, f->arguments[3], false);
 }
 
 static void work(struct files *f)

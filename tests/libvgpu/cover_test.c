@@ -28,7 +28,7 @@ static void test_order(void)
 	CHECK(near(vgpu_cover_add(&c, 42, 41), 0));
 }
 
-/* A long kernel ends after many short ones beside it. */
+/* A long kernel ends after many short kernels of another stream. */
 static void test_long_beside_short(void)
 {
 	struct vgpu_cover c = {0};

@@ -98,7 +98,7 @@ static void end_peer(pid_t pid)
 	CHECK(waitpid(pid, NULL, 0) == pid);
 }
 
-/* With no descriptor left nobody can read a start time: all live, oneself too. */
+/* Without a free descriptor no start time can be read: all processes count as alive. */
 static void test_without_descriptors_all_live(void)
 {
 	struct vgpu_cache c = new_cache();

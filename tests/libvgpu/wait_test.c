@@ -11,7 +11,7 @@ static void launched(uint64_t ns, uint64_t least, uint64_t most)
 {
 	static struct gate g;
 
-	note_launch(&g, ns, 0);
+	note_launch(&g, ns);
 	CHECK(slot.card[0].typical_ns >= least);
 	CHECK(slot.card[0].typical_ns <= most);
 }

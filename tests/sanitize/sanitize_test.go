@@ -139,7 +139,9 @@ func (b *bench) job(id uint32, cores gpu.Share, memory gpu.Bytes) []string {
 	b.t.Helper()
 	rec := ledger.Record{JobID: id, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), State: ledger.Granted, Mode: gpu.Hard, Created: time.Now()}
 	rec.Placement.Cards = []place.CardShare{{UUID: b.card, Share: cores, Cores: cores, Memory: memory}}
-	if err := b.grants.Create(rec, func(gpu.UUID) gpu.Bytes { return 500 << 20 }); err != nil {
+	spec := grant.SpecOf(rec)
+	spec.Cards[0].MemOverhead = 500 << 20
+	if err := b.grants.Create(spec, nil); err != nil {
 		b.t.Fatal(err)
 	}
 	dir := b.grants.Dir(id)

@@ -210,14 +210,14 @@ func TestACardThatObeysIsDividedBySlices(t *testing.T) {
 	n.start()
 	n.verdict(probe.Obeyed)
 	n.checkShared()
-	if n.logged("jobs take turns") != 0 {
-		t.Error("its jobs take turns")
+	if n.logged("jobs have exclusive windows") != 0 {
+		t.Error("its jobs have exclusive windows")
 	}
 }
 
 // The driver tells the slices that were set, and the card goes by its own: that is seen, and
 // said, and the shares hold.
-func TestACardThatIgnoresSlicesIsDividedByTurns(t *testing.T) {
+func TestACardThatIgnoresSlicesIsDividedByWindows(t *testing.T) {
 	n := newNode(t, simgpu.CardConfig{IgnoresSlices: true})
 	n.start()
 	n.verdict(probe.Ignored)

@@ -177,14 +177,13 @@ func TestWorkThatNoGateHoldsIsSaid(t *testing.T) {
 	}
 }
 
-// A closed gate, an exclusive window and the turns of gresd delay submissions as they delay CUDA's launches.
-// A job outside its turn reports its demand to gresd.
+// A closed gate and an exclusive window delay submissions as they delay CUDA's launches. A job outside its
+// window reports its demand to gresd.
 func TestAClosedGateHoldsQueues(t *testing.T) {
-	turn := libvgpu.Turn{PeriodUS: 10000, LengthUS: 2000, QueueUS: 1000, BeginNS: 1}
+	window := libvgpu.Window{PeriodUS: 10000, LengthUS: 2000, QueueUS: 1000, BeginNS: 1}
 	for name, s := range map[string]libvgpu.Schedule{
 		"shut":   {Cores: 20, Gate: libvgpu.GateShut},
-		"window": {Cores: 20, Gate: libvgpu.GateWindow, Turn: turn},
-		"turn":   {Cores: 20, Gate: libvgpu.GateTurn, Turn: turn},
+		"window": {Cores: 20, Gate: libvgpu.GateWindow, Window: window},
 	} {
 		for _, program := range []string{"opencl", "vulkan"} {
 			t.Run(program+" "+name, func(t *testing.T) {
@@ -198,16 +197,15 @@ func TestAClosedGateHoldsQueues(t *testing.T) {
 				if part := r["part"].(float64); part > 0.4 {
 					t.Errorf("%.3f of the time on the card, want at most 0.4", part)
 				}
-				if s.Gate != libvgpu.GateTurn {
+				if s.Gate != libvgpu.GateWindow {
 					return
 				}
-				cache, err := libvgpu.OpenCache(j.cache)
+				cache, err := libvgpu.ReadCache(j.cache)
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer cache.Close()
-				if turn, err := cache.Turn(0); err != nil || turn.WantedNS < began {
-					t.Errorf("the job wanted the card at %d ns (%v), want after %d ns", turn.WantedNS, err, began)
+				if at := cache.Cards[0].WantedNS; at < began {
+					t.Errorf("the job wanted the card at %d ns, want after %d ns", at, began)
 				}
 			})
 		}

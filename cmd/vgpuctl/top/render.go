@@ -57,7 +57,7 @@ func (v *View) Lines(width, height int) []Line {
 		if i >= room {
 			break
 		}
-		lines = append(lines, drawRow(cols, r))
+		lines = append(lines, v.row(cols, r))
 	}
 	if len(rows) == 0 && room > 0 {
 		lines = append(lines, Line{{"no job has a share here, or none of yours", Dim}})
@@ -131,53 +131,61 @@ func (v *View) card(c wire.Card, width int) Line {
 	return line
 }
 
-// column is one column of the table. Without draw it shows the cell of its title.
+// column is one column of the table.
 type column struct {
 	title string
 	width int
 	left  bool
-	draw  func(Row) Line
 }
 
 // columns are the columns that the width has room for. Bars and the history take the rest of it.
 func (v *View) columns(width int) []column {
-	who := column{"USER", 8, true, nil}
+	who := column{"USER", 8, true}
 	if v.Nodes { // the user is always the same
-		who = column{"NODE", nodeWidth, true, nil}
+		who = column{"NODE", nodeWidth, true}
 	}
-	compute, history, used := &column{"COMPUTE", 7, true, nil}, &column{"HISTORY", 7, true, nil}, &column{"USED", 6, true, nil}
 	wide := width >= 116
-	cols := []*column{{"JOB", 8, false, nil}, &who, {"CARD", 4, false, nil}}
+	cols := []column{{"JOB", 8, false}, who, {"CARD", 4, false}}
 	if wide || !v.Nodes { // the column beside it has the same as a number
-		cols = append(cols, compute)
+		cols = append(cols, column{"COMPUTE", 7, true})
 	}
-	cols = append(cols, &column{"GOT", 4, false, nil}, &column{"SHARE", 7, false, nil}, history)
+	cols = append(cols, column{"GOT", 4, false}, column{"SHARE", 7, false}, column{"HISTORY", 7, true})
 	if wide {
-		cols = append(cols, used)
+		cols = append(cols, column{"USED", 6, true})
 	}
-	cols = append(cols, &column{"MEMORY", 10, false, nil}, &column{"THROTTLED", 9, false, throttled}, &column{"MODE", 7, true, nil})
+	cols = append(cols, column{"MEMORY", 10, false}, column{"THROTTLED", 9, false}, column{"MODE", 7, true})
 	if wide {
-		cols = append(cols, &column{"PROCS", 5, false, nil}, &column{"LIMITED BY", 10, true, nil}, &column{"SLICE", 10, false, nil})
+		cols = append(cols, column{"PROCS", 5, false}, column{"LIMITED BY", 10, true}, column{"SLICE", 10, false})
 	}
 	if width >= 160 {
-		cols = append(cols, &column{"GPU TIME", 9, false, nil}, &column{"PRIO", 6, true, nil}, &column{"ACCOUNT", 10, true, nil})
+		cols = append(cols, column{"GPU TIME", 9, false}, column{"PRIO", 6, true}, column{"ACCOUNT", 10, true})
 	}
 	rest := width + 1
 	for _, c := range cols {
 		rest -= c.width + 1
 	}
 	rest = max(rest, 0)
-	compute.width += min(17, rest/4)
-	used.width += min(14, rest/4)
-	history.width += min(longest-7, rest/2)
-	compute.draw = func(r Row) Line { return v.compute(r, compute.width) }
-	used.draw = func(r Row) Line { return v.memory(r, used.width) }
-	history.draw = func(r Row) Line { return v.spark(r, history.width) }
-	var all []column
-	for _, c := range cols {
-		all = append(all, *c)
+	for title, more := range map[string]int{"COMPUTE": min(17, rest/4), "USED": min(14, rest/4), "HISTORY": min(longest-7, rest/2)} {
+		if k := slices.IndexFunc(cols, func(c column) bool { return c.title == title }); k >= 0 {
+			cols[k].width += more
+		}
 	}
-	return all
+	return cols
+}
+
+// cell draws the text of a row in a column, or its bar.
+func (v *View) cell(c column, r Row) Line {
+	switch c.title {
+	case "COMPUTE":
+		return v.compute(r, c.width)
+	case "USED":
+		return v.memory(r, c.width)
+	case "HISTORY":
+		return v.spark(r, c.width)
+	case "THROTTLED":
+		return throttled(r)
+	}
+	return Line{{fit(r.Cells(c.title)[0], c.width, c.left), Plain}}
 }
 
 func header(cols []column, width int) Line {
@@ -191,19 +199,12 @@ func header(cols []column, width int) Line {
 	return Line{{fit(line.String(), width, true), Head}}
 }
 
-func drawRow(cols []column, r Row) Line {
-	var line Line
+func (v *View) row(cols []column, r Row) (line Line) {
 	for i, c := range cols {
 		if i > 0 {
 			line = append(line, Span{" ", Plain})
 		}
-		var cell Line
-		if c.draw != nil {
-			cell = c.draw(r)
-		} else {
-			cell = Line{{fit(r.Cells(c.title)[0], c.width, c.left), Plain}}
-		}
-		line = append(line, cell...)
+		line = append(line, v.cell(c, r)...)
 	}
 	return line
 }
