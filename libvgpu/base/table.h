@@ -10,7 +10,7 @@
 
 #include "util.h"
 
-/* A process-local map from an address or handle to what it holds. */
+/* An entry of a map. */
 struct vgpu_item {
 	uint64_t key, size, other;
 	uint64_t owner; /* what it ends with: vgpu_context_owner; 0: only by itself */

@@ -40,7 +40,7 @@ static inline void vgpu_restore_cancel(const int *before)
 #define VGPU_NO_CANCEL \
 	__attribute__((cleanup(vgpu_restore_cancel), unused)) const int cancel_ = vgpu_no_cancel()
 
-/* VGPU_LOCK(mutex); holds a mutex until the end of the block. VGPU_HOLD does so with one that is locked. */
+/* VGPU_LOCK(mutex); holds a mutex until the end of the block. VGPU_HOLD takes a locked mutex. */
 static inline pthread_mutex_t *vgpu_locked(pthread_mutex_t *mutex)
 {
 	pthread_mutex_lock(mutex);
