@@ -58,7 +58,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 	if err != nil {
 		return err
 	}
-	err = whileFull("run_dir", func() error { return s.create(rec, s.startEngine(rec)) })
+	err = whileFull("run_dir", func() error { return s.create(rec) })
 	if isFull(err) { // the job comes again
 		return errors.Join(err, s.drop(rec.JobID))
 	}

@@ -267,8 +267,9 @@ func (s *Server) startEngine(rec ledger.Record) (environment []string) {
 	return []string{"CUDA_VISIBLE_DEVICES=" + strings.Join(cards, ",")}
 }
 
-// create makes the files of a granted job.
-func (s *Server) create(rec ledger.Record, environment []string) error {
+// create makes the files of a granted job, and has its daemon started.
+func (s *Server) create(rec ledger.Record) error {
+	environment := s.startEngine(rec)
 	spec := grant.SpecOf(rec)
 	for i, c := range rec.Placement.Cards {
 		spec.Cards[i].MemOverhead = uint64(s.costOn(c.UUID).Total())

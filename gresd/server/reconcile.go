@@ -344,7 +344,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 		}
 		return s.grants.Refuse(rec.JobID, rec.UID, rec.Reason)
 	}
-	environment := s.startEngine(rec)
+	s.startEngine(rec)
 	if s.grants.Has(rec.JobID) {
 		return nil
 	}
@@ -355,7 +355,7 @@ func (s *Server) ensure(rec ledger.Record) error {
 	}
 	s.log.Warn("recreating the grant files", "job_id", rec.JobID, "error", err)
 	s.observer.Corrected(string(status.Remade))
-	return s.create(rec, environment)
+	return s.create(rec)
 }
 
 // recover grants living jobs that have neither a record nor a folder, after
