@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* beside_test.c - whose work in flight counts: that of processes of the job that live. */
 #include "../../libvgpu/compute/beside.c"
+#include "../../libvgpu/compute/own_time.c"
 
 #include "check.h"
 
