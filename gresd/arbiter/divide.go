@@ -180,8 +180,9 @@ const (
 	keptOf = 0.8
 	turnUS = 350
 	// briefSlice is the shortest slice of one process. Measured on an H100 for a training next to
-	// inference of 1.3 ms a step, in percent of solo work: 72 and 70 at 1000 us, 60 and 90 at 700
-	// us, 52 and 77 at 500 us. At 500 us, the launches of a step do not fit between two turns (see
+	// inference of 1.3 ms a step. The results are percentages of solo work: 72 and 70 at 1000 us, 60
+	// and 90 at 700 us, 52 and 77 at 500 us. At 500 us, the launches of a step do not fit between
+	// two turns (see
 	// [trial]: hosts differ).
 	briefSlice = 750
 	roomySlice = 1400
@@ -194,7 +195,7 @@ const (
 // briefOf returns the shortest slices of jobs in microseconds. Next to the job with the most weight
 // for its share, they leave each job the part keptOf of its share. Let the slices be in proportion
 // to the shares s, and let o be all other time in a round. Then a job has f / (sum of all f + o) of
-// the card, and f = s × keptOf × o / (1 - keptOf × sum of all s).
+// the card. The solution is f = s × keptOf × o / (1 - keptOf × sum of all s).
 func briefOf(jobs []*job, weights []float64) func(*job) float64 {
 	first, procsOfOthers, coresOfOthers := -1, 0.0, 0.0
 	for i, j := range jobs {

@@ -70,8 +70,8 @@ const (
 	heldPace = time.Second
 	// mostGain bounds the logarithm.
 	mostGain = 6.0
-	// gainStep is the smallest change worth its price: the card loses about 0.4 ms to each change of
-	// slices (measured on an H200: 15 a second cost 1 % of it).
+	// gainStep is the smallest change worth its price. The card loses about 0.4 ms to each change of
+	// slices (measured on an H200: 15 changes a second cost 1 % of it).
 	gainStep = 0.1
 	// A gain above knownGain shows a job's needs. While nothing is known, slices are short for
 	// youngLooks polls.
@@ -261,8 +261,8 @@ const (
 	brokenFrom = 1.45
 	// trialLooks polls are a window. trialWaits is the number of a host's waits that make a window
 	// meaningful. After a trial there are firstRests windows without one. The pause doubles after
-	// each next trial, up to trialRests. A pause passes only while the host waits more often than
-	// fallenTo of its earlier rate.
+	// each next trial, up to trialRests. If the host waits less often than fallenTo of its earlier
+	// rate, the next trial need not wait for the pause.
 	trialLooks = 10
 	trialWaits = 40
 	firstRests = 2

@@ -220,9 +220,9 @@ func LoadNames(stateDir string) (*Names, error) {
 	return n, nil
 }
 
-// Enter begins a grant to a job of a node, and remembers the node; Leave ends it. ours is false if
-// the node is of another cluster than the jobs with shares here. held reports whether such jobs
-// exist. A name is on the disk before a job of that node is.
+// Enter begins a grant to a job of a node, and remembers the node; Leave ends it. If jobs of
+// another cluster than the node's have shares here, ours is false. The function held reports
+// whether such jobs exist. A name is on the disk before a job of that node is.
 func (n *Names) Enter(name, conf, cluster string, held func() bool) (ours bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -168,7 +168,8 @@ const (
 	numaNodes                    // how many it is on
 )
 
-// criteria are the orders in which sets are compared. Memory is counted in the units (the dominant
+// criteria lists, for each policy, the comparisons of two sets in their order. Memory is counted in
+// the units (the dominant
 // share), so units decide the room of later jobs, and memory only decides between equal sets.
 var criteria = map[gpu.Policy][]criterion{
 	gpu.Binpack:   {unitsLeft, memoryLeft, weakestPair, sumOfPairs, restOfIdle, numaNodes},

@@ -247,12 +247,13 @@ const (
 
 // Account is a job's newest record in Slurm's accounting (slurmdbd).
 type Account struct {
-	// Over says that this run of the job has ended and is recorded as such, and Name is its own.
+	// Over: this run of the job has ended, Slurm has recorded the end, and Name is the name of this
+	// job alone.
 	Over bool
 	// Text is the value of the requested field.
 	Text string
-	// Name is what sacctmgr knows this job by alone: "7", "7_2" for a task of an
-	// array, whose number may be that of the whole array.
+	// Name is this job's own name for sacctmgr: "7", or "7_2" for a task of an array. The number of
+	// a task may be the number of the whole array.
 	Name string
 }
 
@@ -311,8 +312,8 @@ func parseAccount(text string, jobID uint32) (Account, error) {
 // isDate tells an end from "Unknown" and "None".
 func isDate(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 
-// SetAccount replaces a text field of the record of an ended job (by Account.Name). slurmctld takes
-// no more changes then, slurmdbd does. sacctmgr changes all letters to lower case and quotes to
+// SetAccount replaces a text field of the record of an ended job (by Account.Name). Only slurmdbd
+// takes changes then. The command sacctmgr changes all letters to lower case and quotes to
 // backticks. Errors: ErrUnavailable.
 func (c *Client) SetAccount(ctx context.Context, name, field, text string) error {
 	_, err := c.run(ctx, "sacctmgr", "-i", "modify", "job", "where", "jobid="+name, "set", field+"="+text)

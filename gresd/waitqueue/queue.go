@@ -89,8 +89,8 @@ func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, records *le
 	return q, nil
 }
 
-// Lock locks the queue for a placement of a job, and returns the use of each card by other jobs.
-// mayTry is true if the job does not wait, or if the jobs before it have tried.
+// Lock locks the queue for a placement of a job, and returns the use of each card by other jobs. If
+// the job does not wait, or if the jobs before it have tried, mayTry is true.
 func (q *Queue) Lock(jobID uint32) (inUse place.InUse, mayTry bool) {
 	q.mu.Lock()
 	delete(q.wholeCards, jobID) // of an earlier run

@@ -16,7 +16,7 @@ type CardUse struct {
 	MIG         bool     `json:"mig,omitempty"`
 	UsedBytes   *uint64  `json:"memory_used_bytes,omitempty"`
 	Utilization *float64 `json:"utilization,omitempty"` // part of the time with a kernel
-	// MemoryUtilization is the part of the time in which the card read or wrote memory.
+	// MemoryUtilization is the part of the time with reads or writes of memory.
 	MemoryUtilization *float64 `json:"memory_utilization,omitempty"`
 }
 
@@ -36,8 +36,8 @@ type JobUse struct {
 	// Utilization is the part of the card's time that its processes had lately, by
 	// the driver's account.
 	Utilization *float64 `json:"utilization,omitempty"`
-	// Turns, IdleSeconds: turns since gresd started, and time for which the job had its share
-	// without work on the card. Busy: it has work there now.
+	// Turns and IdleSeconds count from the start of gresd: the turns, and the time when the job had
+	// its share without work on the card. Busy: it has work there now.
 	Turns       *uint64    `json:"turns,omitempty"`
 	IdleSeconds *float64   `json:"idle_seconds,omitempty"`
 	Busy        *bool      `json:"busy,omitempty"`
@@ -144,7 +144,7 @@ type CardVerdict struct {
 	Why       string `json:"why"`
 	FreeShare uint32 `json:"free_share"`
 	FreeBytes uint64 `json:"free_bytes"`
-	// What the request takes of the card; 0 where that cannot be known.
+	// The request needs this much of the card; 0 is not known.
 	WantShare uint32 `json:"want_share,omitempty"`
 	WantBytes uint64 `json:"want_bytes,omitempty"`
 	Jobs      int    `json:"jobs"` // on the card

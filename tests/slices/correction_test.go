@@ -66,7 +66,8 @@ func TestASlowHostHasItsLimit(t *testing.T) {
 	}
 }
 
-// forge changes balance and charges in the cache of job 1. charged is the amount charged so far.
+// forge changes balance and charges in the cache of job 1 every 2 ms. The argument grown is the
+// charge since the last change.
 func (n *node) forge(change func(balance int64, charged, grown uint64) (int64, uint64)) {
 	n.t.Helper()
 	f, err := os.OpenFile(filepath.Join(n.JobsDir(), "1", "cache"), os.O_RDWR, 0)
