@@ -275,7 +275,7 @@ func (s *SlotView) resolve(since time.Time, p *patience) (uint32, verdict) {
 	return namespaced.find(s, since, p)
 }
 
-// life is what the kernel says of a pid.
+// life is the kernel's answer about a pid.
 type life int
 
 const (
@@ -332,7 +332,7 @@ const (
 // mapsFile looks for a file, by its inode, in the mappings of a process.
 func mapsFile(process string, inode uint64) mapping {
 	text, err := os.ReadFile("/proc/" + process + "/maps")
-	if err != nil || len(text) == 0 { // of a thread of the kernel, or one that ends
+	if err != nil || len(text) == 0 { // no maps: a kernel thread, or a process that ends
 		return notSeen
 	}
 	want := strconv.FormatUint(inode, 10)
@@ -345,8 +345,8 @@ func mapsFile(process string, inode uint64) mapping {
 	return unmapped
 }
 
-// mappedInode is a file's inode, if a mapping of it is shown with that one: on an overlay
-// it may be another. The page is never touched: whoever owns the file may cut it.
+// mappedInode returns a file's inode as mappings show it: on an overlay, fstat may return a
+// different inode. It never touches the page, because the owner of the file may truncate it.
 func mappedInode(f *os.File) uint64 {
 	var st unix.Stat_t
 	page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
@@ -360,10 +360,9 @@ func mappedInode(f *os.File) uint64 {
 	return st.Ino
 }
 
-// What is read here is in memory (the cache file like the grant, which is mapped) or made
-// by the kernel at once. So these are calls of which Go's scheduler is not told: with
-// others it wakes, each time, a thread that sees to it that a long call holds nobody up,
-// and that costs more than the reading.
+// These calls only read memory (the mapped cache and grant files) or text that the kernel makes at
+// once. They bypass Go's scheduler. A scheduled call wakes a monitor thread each time, which costs
+// more than the read.
 
 // pread fills buf from a place of an open file; [io.ErrUnexpectedEOF]: it is shorter.
 func pread(fd int, buf []byte, at int64) error {

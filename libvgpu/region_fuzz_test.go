@@ -291,7 +291,7 @@ func TestEveryBitOfAGrant(t *testing.T) {
 			span{at + 84, at + 112, other}, // schedule, engine
 			span{at + 112, at + 120, same}, // what is outside, only for the job's processes
 			span{at + 120, at + 128, other},
-			span{at + 128, at + 192, free}) // windows, and what is not used yet
+			span{at + 128, at + 192, free}) // windows, and unused bytes
 	}
 	file := memory(t)
 	write(t, file, GrantSize, part{0, good})

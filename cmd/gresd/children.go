@@ -23,17 +23,17 @@ const self = "/proc/self/exe"
 // probeContext is the command that learn runs as its child.
 const probeContext = "probe-context"
 
-// learn measures the unknown costs of contexts. It runs beside everything else, because the driver
-// may take its time.
+// learn measures the unknown costs of contexts. It runs in the background, because the driver may
+// be slow.
 func learn(ctx context.Context, cfg config.Config, costs *probe.Costs, cards *driver.NVML) {
-	list, _ := cards.Cards() // those that can be read; the server names the others
+	list, _ := cards.Cards() // the readable cards; the server reports the other cards
 	costs.Learn(ctx, cards, list, func(ctx context.Context, uuid gpu.UUID) (probe.Figure, error) {
 		return probe.MeasureInChild(ctx, []string{self, probeContext, "--uuid", string(uuid), "--nvml", cfg.NVML.Library}, uuid)
 	})
 }
 
-// probeCommand is what the child of learn does. It needs no configuration, and
-// no other gresd may run it.
+// probeCommand is the child process of learn. It needs no configuration, and no other gresd may run
+// it.
 func probeCommand() *cobra.Command {
 	var uuid, library string
 	cmd := &cobra.Command{
@@ -65,7 +65,7 @@ func probeCommand() *cobra.Command {
 // clearSlots is the command that a reclaimer runs as its child.
 const clearSlots = "clear-slots"
 
-// slotsCommand is what the child of a reclaimer does.
+// slotsCommand is the child process of a reclaimer.
 func slotsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    clearSlots + " UID:GID SLOTS",
@@ -103,14 +103,14 @@ func (d *gresd) sliceTester(cfg config.Config, meter probe.CardTimes, driver str
 	})
 }
 
-// testSlices begins when the context costs are known: who makes a context then changes what
-// is measured.
+// testSlices begins when the context costs are known, because a new context changes the result of
+// that measurement.
 func (d *gresd) testSlices(ctx context.Context) {
 	d.costs.Await(ctx)
 	d.slices.Run(ctx)
 }
 
-// workCommand is what the children of a tester of slices do.
+// workCommand is the child process of a tester of slices.
 func workCommand() *cobra.Command {
 	var cuda string
 	cmd := &cobra.Command{

@@ -49,7 +49,7 @@ type gresd struct {
 	level   slog.LevelVar
 	log     *slog.Logger
 	records *ledger.Ledger
-	// ledgerLost says that records must be rebuilt.
+	// ledgerLost: the records must be rebuilt.
 	ledgerLost bool
 	listener   *net.UnixListener
 	driver     *driver.NVML
@@ -98,7 +98,7 @@ func run(ctx context.Context, path string, cfg config.Config) error {
 	return d.serve(ctx, cfg, hup)
 }
 
-// open takes what only one gresd may have, and finds the driver.
+// open takes the files that only one gresd may have, and finds the driver.
 func (d *gresd) open(cfg config.Config) error {
 	if err := logging.SetLevel(&d.level, cfg.Log.Level); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (d *gresd) open(cfg config.Config) error {
 	}
 	logOldKeys(d.log, cfg)
 	var err error
-	if d.records, d.ledgerLost, err = openLedger(cfg.Paths.Ledger(), d.log); err != nil { // nobody else's, from here on
+	if d.records, d.ledgerLost, err = openLedger(cfg.Paths.Ledger(), d.log); err != nil { // from here on, no other gresd can run
 		return err
 	}
 	d.closeLater(d.records.Close)
@@ -149,7 +149,7 @@ func (d *gresd) close() {
 	}
 }
 
-// assemble makes the parts out of what open has found. Nothing runs yet.
+// assemble makes the parts of gresd after open. Nothing runs yet.
 func (d *gresd) assemble(path string, cfg config.Config) (err error) {
 	driverVersion := readVersions(d.driver, d.log)
 	d.counts = metrics.New(version, driverVersion)
@@ -318,7 +318,7 @@ func (d *gresd) serveMetrics(ctx context.Context, cfg config.Config, parts *sync
 	}
 }
 
-// openLedger also says whether the ledger must be rebuilt.
+// openLedger also reports whether the ledger must be rebuilt.
 func openLedger(path string, log *slog.Logger) (*ledger.Ledger, bool, error) {
 	records, err := ledger.Open(path)
 	switch {
@@ -347,8 +347,8 @@ func readVersions(cards *driver.NVML, log *slog.Logger) string {
 // notifySystemd sends a state to systemd. Without systemd, it does nothing.
 func notifySystemd(state string) { _, _ = daemon.SdNotify(false, state) }
 
-// watchdog tells systemd that the server still works. While it does not, the
-// calls stop, and systemd starts gresd anew: jobs and grants are adopted.
+// watchdog tells systemd that the server still works. If it does not, the calls stop, and systemd
+// restarts gresd: the new gresd adopts jobs and grants.
 func watchdog(ctx context.Context, srv interface{ CheckLiveness() }) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
@@ -369,7 +369,7 @@ func watchdog(ctx context.Context, srv interface{ CheckLiveness() }) {
 
 func cardOf(cards *driver.NVML) func(gpu.UUID) (gpu.Card, bool) {
 	return func(uuid gpu.UUID) (gpu.Card, bool) {
-		list, _ := cards.Cards() // those that can be read are returned all the same
+		list, _ := cards.Cards() // an error leaves the readable cards in the list
 		i := slices.IndexFunc(list, func(c gpu.Card) bool { return c.UUID == uuid })
 		if i < 0 {
 			return gpu.Card{}, false

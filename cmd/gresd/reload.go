@@ -16,8 +16,8 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 )
 
-// reloader reads the configuration anew at each SIGHUP and puts it in force. A
-// file with a mistake changes nothing.
+// reloader reads the configuration at each SIGHUP and puts it in force. A file with a mistake
+// changes nothing.
 type reloader struct {
 	path  string
 	log   *slog.Logger
@@ -31,7 +31,7 @@ type reloader struct {
 	waiting []string // keys whose new values wait for a restart
 }
 
-// Problems are what an administrator should know of the last reload.
+// Problems are the errors and pending restarts of the last reload.
 func (r *reloader) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func (r *reloader) run(ctx context.Context, hup <-chan os.Signal) {
 	}
 }
 
-// reloading is what systemd wants to hear of a reload.
+// reloading is systemd's notification of a reload.
 func reloading() string {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// crowd is the rule for cards on which the work of several jobs runs side by side (engine
-// concurrent, docs/adr/0013). Time on the card says nothing there. What a job had is its work: what
-// its launches cost when nobody else is on the card. All run freely; only who is ahead of its share
-// is held by its budget, and only while another one, that nothing holds, has less than it is
-// entitled to.
+// crowd is the rule for cards with several jobs at the same time (engine concurrent,
+// docs/adr/0013). Time on the card does not measure a job's use there. The measure is the job's
+// work: the cost of its launches on a card without other jobs. All jobs run freely, with one
+// exception. The budget limits a job ahead of its share while another job, without a limit, has
+// less than its entitlement.
 type crowd struct {
 	jobs   map[Key]*party
 	lacked time.Time // when a job last lacked something

@@ -10,7 +10,7 @@
 // All state of a card is in its [card]. A [Runner] polls the jobs and calls five methods of each
 // card, in this order:
 //
-//	observe   what each job is, does and had (sampler.go, exact.go).
+//	observe   the facts and the use of each job (sampler.go, exact.go).
 //	entitle   the entitlement of each job, and the change of its slice (entitle.go).
 //	divide    slices, or exclusive windows on a card without time slices (divide.go, windows.go).
 //	gate      budgets and windows that delay launches (gate.go).

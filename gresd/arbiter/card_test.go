@@ -12,7 +12,7 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// found lets a card find jobs in a poll. used is what they had; nil: nothing.
+// found lets a card find jobs in a poll. used is their use of the card; nil: none.
 func (c *card) found(claims []Claim, used []usage) {
 	if c.jobs == nil {
 		c.jobs = map[uint32]*job{}

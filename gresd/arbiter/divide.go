@@ -179,10 +179,11 @@ const (
 	// another one, should that use turns of turnUS.
 	keptOf = 0.8
 	turnUS = 350
-	// briefSlice is how short the slice of one process gets. Measured on an H100 for a training next
-	// to inference of 1.3 ms a step, in percent of solo work: at 1000 us 72 and 70, at 700 us 60 and
-	// 90, at 500 us 52 and 77. The launches of a step then do not fit between two turns (see [trial]:
-	// hosts differ).
+	// briefSlice is the shortest slice of one process. Measured on an H100 for a training next to
+	// inference of 1.3 ms a step. The results are percentages of solo work: 72 and 70 at 1000 us, 60
+	// and 90 at 700 us, 52 and 77 at 500 us. At 500 us, the launches of a step do not fit between
+	// two turns (see
+	// [trial]: hosts differ).
 	briefSlice = 750
 	roomySlice = 1400
 	// briefAmongSeveral is the same for several processes, which switch among themselves all the
@@ -191,10 +192,10 @@ const (
 	briefBelow        = 1000
 )
 
-// briefOf returns the shortest slices of jobs in microseconds. Next to the job with the most
-// weight for its share, they leave each job the part keptOf of its share. With slices in
-// proportion to the shares s, and o for all else in a round, a job has f / (sum of all f + o) of
-// the card, and f = s × keptOf × o / (1 - keptOf × sum of all s).
+// briefOf returns the shortest slices of jobs in microseconds. Next to the job with the most weight
+// for its share, they leave each job the part keptOf of its share. Let the slices be in proportion
+// to the shares s, and let o be all other time in a round. Then a job has f / (sum of all f + o) of
+// the card. The solution is f = s × keptOf × o / (1 - keptOf × sum of all s).
 func briefOf(jobs []*job, weights []float64) func(*job) float64 {
 	first, procsOfOthers, coresOfOthers := -1, 0.0, 0.0
 	for i, j := range jobs {
@@ -227,9 +228,9 @@ func briefOf(jobs []*job, weights []float64) func(*job) float64 {
 	}
 }
 
-// periodOf is how long one turn of all jobs is, in microseconds: long enough for the
-// smallest slice, and for a good one of each busy process on the average, up to the longest
-// that is allowed. A switch between two contexts costs the same whatever the slice.
+// period returns the length of one turn of all jobs, in microseconds. It is long enough for the
+// smallest slice, and for a good average slice of each busy process, up to the longest allowed
+// length. A switch between two contexts costs the same with any slice.
 func (c *card) period(p Params) uint32 {
 	cores, busy, most := uint64(0), uint64(0), uint64(longest(p))
 	for _, j := range c.list {

@@ -70,8 +70,8 @@ const (
 	heldPace = time.Second
 	// mostGain bounds the logarithm.
 	mostGain = 6.0
-	// gainStep is a change of slices that is worth its price: the card loses about 0.4 ms
-	// to each (measured on an H200: 15 a second cost 1 % of it).
+	// gainStep is the smallest change worth its price. The card loses about 0.4 ms to each change of
+	// slices (measured on an H200: 15 changes a second cost 1 % of it).
 	gainStep = 0.1
 	// A gain above knownGain shows a job's needs. While nothing is known, slices are short for
 	// youngLooks polls.
@@ -259,9 +259,10 @@ const (
 	// If a job needs brokenFrom turns or more for each wait, its neighbor's slice seems too short.
 	// (PyTorch's inference needs 1.2 with any slice on an H100.)
 	brokenFrom = 1.45
-	// trialLooks are a window, and trialWaits is how often a host must wait in it to tell something.
-	// Nothing is tried for firstRests windows after a trial, after the next one twice as long, up to
-	// trialRests, unless the host waits less often than fallenTo of what it did.
+	// trialLooks polls are a window. trialWaits is the number of a host's waits that make a window
+	// meaningful. After a trial there are firstRests windows without one. The pause doubles after
+	// each next trial, up to trialRests. If the host waits less often than fallenTo of its earlier
+	// rate, the next trial need not wait for the pause.
 	trialLooks = 10
 	trialWaits = 40
 	firstRests = 2
@@ -308,7 +309,8 @@ func (t *trial) rest() {
 	t.trying, t.rests = false, t.pause
 }
 
-// change takes the other length. It is told after this look, so the next one shows both.
+// change takes the other length. The poll in progress does not count, so the next poll shows the
+// new length.
 func (t *trial) change() {
 	t.longer = !t.longer
 	t.begin(-1)

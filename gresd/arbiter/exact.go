@@ -31,8 +31,8 @@ type exact struct {
 type cardAccount struct {
 	sum   gputime.Account
 	known bool
-	asks  int                    // how often it was asked
-	begun bool                   // sum is of a time in which we asked
+	asks  int                    // number of questions
+	begun bool                   // all of sum is from the time of the questions
 	span  time.Duration          // since the look before; 0: nothing new
 	use   map[uint32]gputime.Use // in that, by pid of the host
 	works bool                   // some job of ours did
@@ -44,8 +44,8 @@ type cardAccount struct {
 // does, and a gresd in another one does not know these numbers.
 const namelessFor = 250 * time.Millisecond
 
-// ask decides of which cards the next look asks: those that several jobs compete for, and those with
-// work that is not seen otherwise.
+// ask chooses the cards for the next poll: cards with several competing jobs, and cards with work
+// that no other source shows.
 func (e *exact) ask(contested map[gpu.UUID]bool) {
 	if e.times == nil {
 		return
@@ -61,7 +61,7 @@ func (e *exact) ask(contested map[gpu.UUID]bool) {
 	e.cards = wanted
 }
 
-// end judges what the last poll told, and decides of which cards the next one asks.
+// end judges the last poll, and chooses the cards for the next poll.
 func (e *exact) end(contested map[gpu.UUID]bool) (doubts bool) {
 	doubts = e.judge()
 	e.ask(contested)

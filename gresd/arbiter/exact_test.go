@@ -40,7 +40,7 @@ func (f *fakeTimes) pass(span time.Duration, parts map[uint32]float64) {
 	f.account = gputime.Account{Uses: uses, At: f.account.At + span}
 }
 
-// contestedBy says on which cards several jobs work.
+// contestedBy returns the cards with several working jobs.
 func contestedBy(claims ...Claim) map[gpu.UUID]bool {
 	var c card
 	c.found(claims, nil)

@@ -374,9 +374,9 @@ const (
 )
 
 // gang replaces the budget of a job with several cards by windows, open at the same moments on all
-// of them. Its processes wait for each other with a kernel on the card (NCCL). If budgets ran dry
-// at different moments, each process would pay for the others' pauses: at 50 %, a job did 17 % of
-// its work (two H200, all-reduces in a loop).
+// of them. Its processes wait for each other with a kernel on the card (NCCL). With budgets, each
+// process would pay for the others' pauses. At 50 %, a job with budgets did 17 % of its work (two
+// H200, all-reduces in a loop).
 func (j *job) gang() {
 	s := &j.schedule
 	if j.Cards < 2 || s.Gate != libvgpu.GateBudget || j.Cores == 0 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Any sixteen jobs: nobody without a slice or a window, nobody above the longest period.
+// Any sixteen jobs: each has a slice or a window, and no period is above the longest.
 func TestPlanOfSixteenJobs(t *testing.T) {
 	var claims []Claim
 	for i := range uint32(16) {

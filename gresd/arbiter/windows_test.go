@@ -24,7 +24,7 @@ type tenant struct {
 	kernel int64 // length
 	idle   func(now int64) bool
 	killed bool
-	// A persistent kernel: it runs all the time, at half speed beside another's.
+	// A persistent kernel: it runs all the time, at half speed next to another persistent kernel.
 	endless bool
 	got     int64
 	had     int64 // got at the last poll
@@ -34,7 +34,7 @@ type tenant struct {
 	since   int64 // it waits; 0: it does not
 }
 
-// closed says whether the library would delay a launch.
+// closed reports whether the library would delay a launch.
 func (x *tenant) closed(s libvgpu.Schedule, now int64) bool {
 	period, length := int64(s.Window.PeriodUS)*1000, int64(s.Window.LengthUS)*1000
 	if period == 0 || length >= period {
@@ -159,8 +159,8 @@ func TestWindowsOfEightJobsNeedFewPolls(t *testing.T) {
 	}
 }
 
-// A persistent kernel never leaves the card. A job that has a window beside it has half of
-// the card, and that counts for both.
+// A persistent kernel never leaves the card. A job with a window next to it has half of the card,
+// and that counts for both.
 func TestWindowsBesideAPersistentKernel(t *testing.T) {
 	for _, c := range []struct{ share, want uint32 }{{50, 50}, {70, 70}, {30, 50}} {
 		a := &tenant{claim: claim(1, c.share, hard, 1), endless: true}
@@ -176,7 +176,7 @@ func TestWindowsBesideAPersistentKernel(t *testing.T) {
 	}
 }
 
-// What a job does not use others have; it has the card back when it wants it.
+// Other jobs use the unused time of a job. The job gets the card back with its next work.
 func TestAnIdleJobsWindowIsLentAndComesBack(t *testing.T) {
 	a := &tenant{claim: claim(1, 50, soft, 1), kernel: 200000}
 	b := &tenant{claim: claim(2, 50, soft, 1), kernel: 200000}
@@ -206,8 +206,8 @@ func TestAJobKilledInItsWindowDoesNotKeepIt(t *testing.T) {
 	}
 }
 
-// A job that works a little now and then takes the card when it wants it, and its
-// neighbor keeps its share.
+// A job with a little work now and then gets the card for each burst, and its neighbor keeps its
+// share.
 func TestShortBurstsDoNotWaitForWindows(t *testing.T) {
 	for _, pause := range []int64{5, 8, 20, 60} {
 		a := &tenant{claim: claim(1, 30, soft, 1), kernel: 200000}

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// A job's mean use of ten seconds must be above its hard limit for overlimitGrace. By then, launches of
-	// unknown cost are over. So are kernels of some seconds, which the job pays after they have run.
+	// A job's mean use of ten seconds must be above its hard limit for overlimitGrace. By then,
+	// launches of unknown cost are over. Long kernels, which the job pays after their end, are over,
+	// too.
 	overlimitGrace = 10 * time.Second
 	// overlimitSlack is the difference that is allowed, in hundredths of the card.
 	overlimitSlack = 5

@@ -356,7 +356,7 @@ func (c *Cards) refreshTopology(next, old *State) {
 		}
 	}
 	facts, err := c.driver.Topology()
-	if err != nil { // it is asked again the next time
+	if err != nil { // the next call asks it again
 		c.log.Warn("topology cannot be read", "error", err, "known", same)
 		return
 	}

@@ -325,7 +325,7 @@ const (
 	Graphics              // draws, as a display server does
 )
 
-// CardError is one card that could not be read; at index -1, cards that are not those of before.
+// CardError is an error of one card. Index -1 stands for cards that disappeared.
 type CardError struct {
 	NVMLIndex int
 	Err       error
@@ -347,10 +347,10 @@ const (
 	// the first question starts the card.
 	patience      = 3 * time.Second
 	firstPatience = time.Minute
-	// mostUnanswered bounds the threads that wait in a driver that hangs, of questions about one
-	// card: one that hangs takes no answers from others.
+	// mostUnanswered limits the threads that wait in a hanging driver for questions about one card.
+	// So a card that hangs takes no answers from other cards.
 	mostUnanswered = 4
-	// theNode is what questions are about that are not about one card.
+	// theNode stands for the node in questions that name no card.
 	theNode gpu.UUID = ""
 )
 
@@ -379,9 +379,9 @@ var ErrUnknown = errors.New("the driver does not tell")
 // Usage is how much of a card is in use, by all processes.
 type Usage struct {
 	Memory gpu.Bytes // the driver's own included
-	// Busy and MemoryBusy are the percentage of the last moments in which a kernel
-	// ran, and in which memory was read or written, as the driver samples them.
-	// Known is false where it does not, as in MIG mode.
+	// Busy and MemoryBusy are the percentage of the last moments with a running kernel, and with
+	// reads or writes of memory, as the driver samples them. Known is false without samples, as in
+	// MIG mode.
 	Busy, MemoryBusy uint32
 	Known            bool
 }

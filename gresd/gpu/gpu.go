@@ -138,7 +138,7 @@ func (c Card) MemoryShare(s Share) Bytes {
 	return whole*Bytes(s) + rest*Bytes(s)/100
 }
 
-// Mode says how a job's compute share is held.
+// Mode is the kind of limit on a job's compute.
 type Mode string
 
 // Modes. Memory is always hard.
@@ -161,7 +161,7 @@ const (
 // Priorities returns every priority.
 func Priorities() []Priority { return []Priority{High, Normal, Low} }
 
-// Policy says which cards are preferred when gresd chooses them.
+// Policy is the preference for cards when gresd chooses them.
 type Policy string
 
 // Policies.
@@ -169,15 +169,15 @@ const (
 	Binpack  Policy = "binpack"  // fill cards that are in use
 	Spread   Policy = "spread"   // prefer the emptiest card
 	Topology Policy = "topology" // prefer cards that are near each other
-	// Exclusive: cards without other jobs, as long as the job runs. It takes a
-	// whole card of slurmctld's count, whatever the share is.
+	// Exclusive: cards without other jobs, as long as the job runs. Each takes a whole card of
+	// slurmctld's count, with any share.
 	Exclusive Policy = "exclusive"
 )
 
 // Policies returns every policy.
 func Policies() []Policy { return []Policy{Binpack, Spread, Topology, Exclusive} }
 
-// Engine is what divides the compute of a card between jobs.
+// Engine is the method that divides the compute of a card between jobs.
 type Engine string
 
 // Engines. All jobs of a card have the same one. The multiprocessors that a job
@@ -188,7 +188,7 @@ const (
 	// Concurrent: one server of that service runs the work of all jobs side by side, and
 	// the arbiter keeps their shares of the work.
 	Concurrent Engine = "concurrent"
-	// Auto, of a request, leaves it to gresd: Concurrent beside jobs of trusted users, else Time.
+	// Auto, of a request, leaves it to gresd: Concurrent with jobs of trusted users, else Time.
 	Auto Engine = "auto"
 )
 

@@ -153,8 +153,8 @@ func countError(s string, limit uint32) error {
 	return &ValueError{s, fmt.Sprintf("want a whole number from 1 to %d", limit), "1"}
 }
 
-// Ranges are the numbers of a list such as "0-2,5", in its order. ok is false where it is no such
-// list, names a number of most or above, or more than most numbers.
+// Ranges returns the numbers of a list such as "0-2,5", in its order. ok is false if the text is no
+// such list. It is also false for a number of most or above, and for more than most numbers.
 func Ranges(list string, most int) (numbers []int, ok bool) {
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(part, "-")

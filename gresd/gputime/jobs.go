@@ -91,7 +91,7 @@ func (j *Jobs) Add(v View, looks []Look, records *Account) map[uint32]Used {
 		alone = 0
 	}
 	if records != nil && j.before != nil && records.At <= j.before.At {
-		records = nil // of the look before; with the next one that is not one span
+		records = nil // the same records as before: this and the next are not one span
 	}
 	j.until, j.before = until, records
 	used, next := map[uint32]Used{}, map[uint32]*least{}
@@ -122,7 +122,7 @@ func (j *Jobs) Add(v View, looks []Look, records *Account) map[uint32]Used {
 	return used
 }
 
-// busyIn is the time for which some process worked.
+// busyIn returns the time with work of any process.
 func busyIn(looks []Look) (busy time.Duration) {
 	for _, l := range looks {
 		percent := 0.0
@@ -168,7 +168,7 @@ func onlyOf(job uint32, there map[uint32]part) bool {
 	return true
 }
 
-// alone is the job of all processes that the driver lists and tells of; 0: there is none.
+// alone returns the job if the driver reports only processes of one job; 0: there is no such job.
 func (j *Jobs) alone(v View, looks []Look) (job uint32) {
 	for _, owner := range v.Owners {
 		if owner == 0 || job != 0 && owner != job {

@@ -9,15 +9,15 @@ import (
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
 )
 
-// Grants is what the meter needs of the open grants.
+// Grants gives the meter access to the open grants.
 type Grants interface {
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
 	Schedule(jobID uint32, card int) libvgpu.Schedule
 	AddCredit(jobID uint32, card int, d time.Duration)
 }
 
-// Meter is what all parts of gresd read: the records of cards, the driver's samples, and the work of
-// jobs by both. It corrects the budgets of jobs by their work.
+// Meter gives all parts of gresd the records of cards, the driver's samples, and the work of jobs
+// by both. It corrects the budgets of jobs by their work.
 type Meter struct {
 	*Records
 	*Sampler
@@ -30,7 +30,7 @@ type cardJobs struct {
 	corrections map[uint32]*correction
 }
 
-// NewMeter returns a meter that does nothing until it is asked.
+// NewMeter returns a meter. Its work starts with the first question.
 func NewMeter(records *Records, samples *Sampler, grants Grants) *Meter {
 	return &Meter{records, samples, grants, map[gpu.UUID]*cardJobs{}}
 }
@@ -81,5 +81,5 @@ func (m *Meter) correct(job uint32, c *correction, u Used, limit float64) {
 	}
 }
 
-// onlyBudget says that the budget has the job at its limit, so that all of its work is charged.
+// onlyBudget reports whether only the budget limits the job, so that all of its work is charged.
 func onlyBudget(s libvgpu.Schedule) bool { return s.Gate == libvgpu.GateBudget }

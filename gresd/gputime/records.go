@@ -56,7 +56,7 @@ type source interface {
 	close() error
 }
 
-// Records keeps the accounts of cards that somebody asks for.
+// Records has the accounts of the cards that gresd asks about.
 type Records struct {
 	find func(gpu.UUID) (gpu.Card, bool)
 	open func(gpu.Card) (source, error)
@@ -74,7 +74,7 @@ type metered struct {
 	read    time.Time // when the account was; zero: never
 }
 
-// NewRecords returns a meter that does nothing until it is asked.
+// NewRecords returns an idle meter. Its work starts with the first question.
 func NewRecords(find func(gpu.UUID) (gpu.Card, bool), log *slog.Logger) *Records {
 	return &Records{
 		find: find, log: log, cards: map[gpu.UUID]*metered{},

@@ -137,22 +137,22 @@ func (e *entry) look(path string, maxAge time.Duration) (libvgpu.CacheView, erro
 	return e.view, e.err
 }
 
-// A cache file belongs to its job's user, who can make it larger than it is, and
-// run_dir is memory that the whole node shares. Nobody has a reason to: programs
-// map the file. So whoever writes to it with a call, or allocates, wakes cutBack.
+// A cache file belongs to its job's user, who can enlarge it, and run_dir is memory that the whole
+// node shares. Programs only map the file. A call that writes to it or allocates space wakes
+// cutBack.
 
-// slackBytes is what the file may have allocated beyond its size: whole pages, and
-// a filesystem may have large ones.
+// slackBytes is the limit of allocated bytes beyond the file's size. Files have whole pages, which
+// are large on some filesystems.
 const slackBytes = 2 << 20
 
 // cutPause bounds how often a file is cut.
 const cutPause = time.Millisecond
 
-// cutBack gives the cache file of a job its size again, beside the caller: to free
+// cutBack gives the cache file of a job its size again. It works in the background, because freeing
 // gigabytes takes time.
 func (s *Store) cutBack(jobID uint32, e *entry) {
 	if e.written.Add(1) > 1 {
-		return // somebody is at it, and will look once more
+		return // the running goroutine will check once more
 	}
 	go func() {
 		for seen := int32(1); ; seen = e.written.Load() {

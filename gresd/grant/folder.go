@@ -44,7 +44,7 @@ var priorities = map[gpu.Priority]uint32{
 var engines = map[gpu.Engine]uint32{gpu.Concurrent: libvgpu.EngineConcurrent}
 
 // SpecOf writes a record as a grant. A mode that is not known counts as hard:
-// limits never open by mistake. What a context costs is left open.
+// limits never open by mistake. SpecOf does not set the costs of contexts.
 func SpecOf(rec ledger.Record) libvgpu.GrantSpec {
 	mode, known := modes[rec.Mode]
 	if !known {
@@ -62,8 +62,8 @@ func SpecOf(rec ledger.Record) libvgpu.GrantSpec {
 	return spec
 }
 
-// RecordOf reads a grant back into a record, for a ledger that was lost. What
-// a grant does not hold is left empty: names, the request, display indexes.
+// RecordOf reads a grant back into a record, for a ledger that was lost. Fields that a grant does
+// not have stay empty: names, the request, display indexes.
 // The cores of a file can be the ceiling of a soft job that is being held; they
 // count as no more than the share then.
 func RecordOf(spec libvgpu.GrantSpec) ledger.Record {
@@ -94,8 +94,8 @@ func RecordOf(spec libvgpu.GrantSpec) ledger.Record {
 	return rec
 }
 
-// Create makes the folder of a granted job anew, with an empty cache, and opens its grant. A folder
-// that is there is removed first. environment are the variables of the job's tasks, as NAME=VALUE.
+// Create makes the folder of a granted job, with an empty cache, and opens its grant. It first
+// removes an existing folder. environment are the variables of the job's tasks, as NAME=VALUE.
 func (s *Store) Create(spec libvgpu.GrantSpec, environment []string) error {
 	spec.Socket = s.layout.Socket
 	var g *libvgpu.Grant
@@ -166,7 +166,7 @@ func (s *Store) Adopt(rec ledger.Record) error {
 	return nil
 }
 
-// matches compares a file with what the ledger says of the job.
+// matches compares a file with the ledger's record of the job.
 func matches(have, want libvgpu.GrantSpec) error {
 	if have.JobID != want.JobID || have.UID != want.UID || len(have.Cards) != len(want.Cards) {
 		return fmt.Errorf("file of job %d, user %d, %d cards: want job %d, user %d, %d cards",
@@ -227,8 +227,8 @@ const (
 	aclNoID = 0xffffffff
 )
 
-// accessList lets the owner do everything, one user read and enter, and nobody
-// else do anything.
+// accessList gives the owner all rights, and one user the rights to read and enter. Other users
+// have no rights.
 func accessList(uid uint32) (list []byte) {
 	list = binary.LittleEndian.AppendUint32(list, aclVersion)
 	for _, e := range []struct {
@@ -240,9 +240,9 @@ func accessList(uid uint32) (list []byte) {
 	return list
 }
 
-// openTo makes a folder readable for one user. Where the filesystem has no
-// access lists, everybody may enter the folder but nobody may list it: its
-// files have modes of their own. It reports which of the two was done.
+// openTo makes a folder readable for one user. If the filesystem has no access lists, all users may
+// enter the folder but not list it: its files have modes of their own. It reports which of the two
+// was done.
 func openTo(dir string, uid uint32) (listed bool, err error) {
 	err = setxattr(dir, aclXattr, accessList(uid), 0)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -263,8 +263,8 @@ func (s *Store) ReadEnvironment(jobID uint32) []string {
 const mostEnvironment = 4096
 
 // readText returns a file that gresd has written into a job's folder, up to so many
-// bytes of it. What is there and is not such a file is "": a link is not followed, and
-// nothing keeps a root process waiting.
+// bytes of it. For any other file, and for no file, it returns "". It follows no link, and no file
+// can block a root process.
 func readText(path string, most int64) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -281,7 +281,7 @@ func readText(path string, most int64) string {
 	return strings.TrimSpace(string(text))
 }
 
-// readLines are those of such a file; nil for none.
+// readLines returns the lines of a file like readText; nil for no file.
 func readLines(path string, most int64) []string {
 	text := readText(path, most)
 	if text == "" {
@@ -294,13 +294,13 @@ const (
 	// messagesFile has lines for the job's user, the oldest first.
 	messagesFile = "messages"
 	mostMessages = 16 << 10 // bytes
-	// keptMessages of these have room in any case: a job can fill the file system by its own
-	// cache, and what it is then told is that it did something else besides.
+	// keptMessages bytes are always allocated. A job can fill the file system with its cache, and
+	// its user then still gets the messages.
 	keptMessages = 4 << 10
 )
 
-// keepRoom makes the file of messages in a job's new folder, and room for the first of them
-// where there is some: a grant is not refused for want of it.
+// keepRoom makes the file of messages in a job's new folder, and allocates space for the first
+// messages. If the space is not there, the grant goes on without it.
 func keepRoom(dir string) error {
 	f, err := makeFile(filepath.Join(dir, messagesFile), 0o444)
 	if err != nil {
@@ -310,9 +310,8 @@ func keepRoom(dir string) error {
 	return f.Close()
 }
 
-// Tell adds a line for the user of a job to the job's folder. A line that is
-// there already, whatever its time, is not added again, nor is one beyond 16
-// KiB. It reports whether it was added.
+// Tell adds a line for the user of a job to the job's folder. It adds no line that is there already
+// with any time, and no line beyond 16 KiB. It reports whether it added the line.
 func (s *Store) Tell(jobID uint32, message string) (added bool, err error) {
 	message = strings.Join(strings.Fields(message), " ")
 	s.messages.Lock()
@@ -345,7 +344,7 @@ func (s *Store) Tell(jobID uint32, message string) (added bool, err error) {
 	return added, err
 }
 
-// Messages are the lines that a job was told, each "TIME TEXT".
+// Messages returns the lines for the user of a job, each "TIME TEXT".
 func (s *Store) Messages(jobID uint32) []string {
 	return readLines(filepath.Join(s.Dir(jobID), messagesFile), mostMessages)
 }

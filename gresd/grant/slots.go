@@ -177,9 +177,9 @@ const (
 // and one for the slots, as JSON, and with the cache as file 3. The program must call
 // [ClearInherited].
 //
-// It is started as gresd's own user and becomes the job's itself: a process that
-// was started as a user can be traced by that user, and this one is outside of the
-// job's cgroup and namespaces, with cards of others within its reach.
+// It starts as gresd's own user and then changes to the job's user. A process that starts as a user
+// can be traced by that user. This process is outside of the job's cgroup and namespaces, and can
+// reach other users' cards.
 func ClearInChild(program string, args ...string) ClearSlots {
 	return func(ctx context.Context, cache *os.File, uid, gid uint32, dead []libvgpu.SlotOwner) (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, clearTimeout)
@@ -205,7 +205,7 @@ func ClearInChild(program string, args ...string) ClearSlots {
 	}
 }
 
-// mostSaid is what is kept of what a child prints.
+// mostSaid limits the kept output of a child, in bytes.
 const mostSaid = 4 << 10
 
 // Become gives up root for the user and group of the first word that [ClearInChild] gives.
@@ -227,7 +227,7 @@ func Become(word string) error {
 		func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) },
 		// The kernel has done it at the change of user, unless fs.suid_dumpable says no.
 		func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) },
-		// ... and has forgotten this one.
+		// The kernel has also cleared the signal at the death of the parent.
 		func() error { return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0) },
 	} {
 		if err := give(); err != nil {

@@ -163,16 +163,16 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Existed says whether there was a good file when the ledger was opened; false
-// on a first start and after a corrupt file.
+// Existed reports whether there was a good file when the ledger was opened. It is false on a first
+// start and after a corrupt file.
 func (l *Ledger) Existed() bool { return l.existed }
 
-// Torn is the number of bytes at the end of the files, when the ledger was
-// opened, of a write that was not finished, and that nobody was told of.
+// Torn is the number of bytes of an unfinished write at the end of the files when the ledger was
+// opened. No caller got a success for that write.
 func (l *Ledger) Torn() int { return l.torn }
 
-// version of the files. A daemon that meets a newer one does not start; one that
-// meets an older one starts from live jobs.
+// version of the files. A daemon does not start with files of a newer version. With files of an
+// older version, it starts from live jobs.
 const version = 2
 
 // document is the snapshot, ledger.json: the records before the first line of
@@ -183,7 +183,7 @@ type document struct {
 	Version  int             `json:"version"`
 	Checksum string          `json:"checksum"`
 	Ledger   string          `json:"ledger"`  // name of this ledger, drawn when it was begun
-	Journal  uint64          `json:"journal"` // number of the first that is to be read
+	Journal  uint64          `json:"journal"` // number of the first journal to read
 	Records  json.RawMessage `json:"records"`
 }
 
@@ -268,8 +268,8 @@ func checksum(parts ...[]byte) string {
 	return fmt.Sprintf(sumPrefix+"%08x", sum)
 }
 
-// seal is what checksums cover before a line or the records: those of another journal are not good in
-// this one.
+// seal is the text that checksums cover before a line or the records. So lines of another journal
+// are not good in this journal.
 func seal(ledger string, journal uint64) []byte { return fmt.Appendf(nil, "%s/%d/", ledger, journal) }
 
 // A journal holds the changes since a snapshot, as lines of text:
@@ -278,12 +278,12 @@ func seal(ledger string, journal uint64) []byte { return fmt.Appendf(nil, "%s/%d
 //	crc32c:XXXXXXXX 42 [{"set":RECORD},{"delete":JOB}]
 //	crc32c:XXXXXXXX 43 [{"set":RECORD}]
 //
-// Each line but the first is one batch: one write, made durable before the next.
-// Batches are numbered through all journals. "after" is the last batch of the
-// journals before that counts: what follows it there is of a write that failed.
+// Each line but the first is one batch: one write, made durable before the next. Batches are
+// numbered through all journals. "after" is the last valid batch of the journals before; the lines
+// after it are from a write that failed.
 //
-// So a line that is not good is the end, if no good line follows: its write was
-// never finished, and nobody was told of it. If one follows, the file was changed.
+// A bad line without a good line after it is the end: its write was never finished, and no caller
+// got a success. If a good line follows, the file was changed.
 
 // header is the first line of a journal.
 type header struct {
@@ -336,8 +336,8 @@ func readHeader(data []byte, ledger string, number uint64) (journal, error) {
 	return j, nil
 }
 
-// goodAfter says whether a good line begins in data after its first byte, on a line
-// of its own or not: the end of the line before it may be what was changed.
+// goodAfter reports whether a good line begins in data after its first byte. The line may begin in
+// the middle of a line, because the change may have removed the line's end.
 func goodAfter(data, seal []byte) bool {
 	for len(data) > 0 {
 		at := bytes.Index(data[1:], []byte(sumPrefix))
@@ -352,9 +352,9 @@ func goodAfter(data, seal []byte) bool {
 	return false
 }
 
-// apply makes the changes of the batches up to the last that counts. In the last
-// journal, end is true, the file may end in what was not written whole: torn is the
-// number of these bytes. It returns the last batch that was made.
+// apply makes the changes of the batches up to upTo. In the last journal, end is true, and the file
+// may end in an unfinished write: torn is the number of these bytes. It returns the last batch that
+// it made.
 func (j *journal) apply(records map[uint32]Record, upTo uint64, end bool) (last uint64, torn int, err error) {
 	seal, data := seal(j.Ledger, j.Journal), j.batches
 	last = j.After
@@ -402,15 +402,15 @@ func applyBatch(records map[uint32]Record, text []byte) error {
 	return nil
 }
 
-// found is what the journals say.
+// found is the result of the journals.
 type found struct {
 	last uint64 // number of the last journal
 	seq  uint64 // and of its last batch
 	torn int    // bytes at its end of a write that was not finished
 }
 
-// replay makes the changes of all journals that follow a snapshot. read returns
-// the text of one of those that exist, which are sorted. Every error means that
+// replay makes the changes of all journals that follow a snapshot. exist is sorted, and read
+// returns the text of an existing journal. Every error means that
 // the ledger is not to be trusted.
 func replay(d document, records map[uint32]Record, exist []uint64, read func(uint64) ([]byte, error)) (found, error) {
 	f := found{last: d.Journal}

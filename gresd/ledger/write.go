@@ -19,10 +19,10 @@ import (
 // How changes reach the disk. A change is made in memory at once, so that the
 // next one is decided on top of it, and is put into the batch that collects. One
 // goroutine writes batches: while the disk takes one, the next
-// collects. A caller is told when the write that holds its change has returned.
+// collects. A caller waits until the write with its change has returned.
 //
-// When a write fails, nobody of its batch was told yes, and the next batch was
-// decided on top of it: both are undone, and their callers get the error.
+// When a write fails, no caller of its batch has a success yet, and the next batch builds on it. So
+// undo reverses both batches, and their callers get the error.
 
 // write writes batches until there is none.
 func (l *Ledger) write() {
@@ -58,7 +58,7 @@ func (l *Ledger) write() {
 	l.written.Broadcast()
 }
 
-// undo ends a batch; with an error its changes are taken back. l.mu is held.
+// undo ends a batch. With an error it reverses the batch's changes. Call it with l.mu locked.
 func (l *Ledger) undo(b *batch, err error) {
 	if b == nil {
 		return
@@ -83,10 +83,10 @@ const (
 
 // output writes the files of a ledger, for one goroutine.
 //
-// A journal is never written to again once anything went wrong with it, and not by
-// a gresd that was started anew: the next batch begins another, whose header says
-// how far the one before counts. So nothing follows what may be torn, and a sync
-// that failed, after which the kernel takes the pages for clean, is not trusted.
+// After an error with a journal, and after a restart, gresd never writes to that journal again. The
+// next batch begins another journal, and its header names the last valid batch. So no line follows
+// a torn line. And gresd does not trust a failed sync, after which the kernel treats the pages as
+// clean.
 type output struct {
 	path    string // of the snapshot
 	ledger  string // its name
@@ -96,12 +96,12 @@ type output struct {
 	seq     uint64 // and of its last batch
 
 	file *os.File // nil: the next batch begins another
-	size int64    // what is good of it
+	size int64    // length of the good part
 	keep int64    // how long it may become
 	text []byte   // for the next write
 }
 
-// write makes one batch durable. all is every record after it, where it begins a journal.
+// write makes one batch durable. If the batch begins a journal, all is every record after it.
 func (o *output) write(changes []byte, begin bool, all [][]byte) error {
 	if !o.based {
 		return o.first(all)
@@ -120,7 +120,7 @@ func (o *output) write(changes []byte, begin bool, all [][]byte) error {
 	return err
 }
 
-// put appends the text to the journal, or begins the one of that number with it.
+// put appends the text to the journal, or begins the journal with this number.
 func (o *output) put(number uint64, begin bool) error {
 	if begin {
 		_ = o.close()
@@ -166,7 +166,8 @@ func (o *output) first(all [][]byte) error {
 	return nil
 }
 
-// snapshot writes all records, from which the journal in use goes on, and removes the journals before it.
+// snapshot writes all records, and removes the journals before the current journal. A restart reads
+// the snapshot and the current journal.
 func (o *output) snapshot(all [][]byte) error {
 	text := assemble(o.ledger, o.journal, all)
 	if err := atomicfile.WriteFile(o.path, text); err != nil {

@@ -180,13 +180,12 @@ func UntilAnswered(ctx context.Context, ask func() error) error {
 	}
 }
 
-// Names are Slurm's names of this node, learned from Prologs, each with the
-// slurm.conf that its slurmd uses. A host may run several slurmd. They are
-// kept on the disk: after a restart gresd must not ask slurmctld about a node
-// of another name, for which no job lives.
+// Names are Slurm's names of this node, learned from Prologs, each with the slurm.conf that its
+// slurmd uses. A host may run several slurmd. The names are kept on the disk: a restarted gresd
+// must not ask slurmctld with a wrong node name, because it would find no live job.
 //
-// All are of one cluster. Records and folders of jobs are known by the number of the job, which
-// another cluster gives as well.
+// All nodes are of one cluster. Records and folders have the number of the job, and another cluster
+// gives the same numbers.
 type Names struct {
 	path string
 
@@ -196,7 +195,7 @@ type Names struct {
 	at      int               // grants of the cluster that are being made
 }
 
-// nodesFile is what is on the disk. Before there was a cluster in it, it was Nodes alone.
+// nodesFile is the content of the file. Before there was a cluster in it, it was Nodes alone.
 type nodesFile struct {
 	Cluster string            `json:"cluster"`
 	Nodes   map[string]string `json:"nodes"`
@@ -221,9 +220,9 @@ func LoadNames(stateDir string) (*Names, error) {
 	return n, nil
 }
 
-// Enter begins a grant to a job of a node, which is remembered; Leave ends it. ours is false where
-// the node is of another cluster than the jobs that have shares here; held says that there are
-// some. A name is on the disk before a job of that node is.
+// Enter begins a grant to a job of a node, and remembers the node; Leave ends it. If jobs of
+// another cluster than the node's have shares here, ours is false. The function held reports
+// whether such jobs exist. A name is on the disk before a job of that node is.
 func (n *Names) Enter(name, conf, cluster string, held func() bool) (ours bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -238,7 +237,7 @@ func (n *Names) Enter(name, conf, cluster string, held func() bool) (ours bool, 
 	if foreign {
 		next.Nodes = map[string]string{}
 	}
-	// Who asks late may not know the path.
+	// A late caller may not know the path.
 	if old, known := next.Nodes[name]; name != "" && (!known || old != conf && conf != "") {
 		next.Nodes = maps.Clone(next.Nodes)
 		next.Nodes[name] = conf
@@ -257,7 +256,7 @@ func (n *Names) Leave() {
 	n.at--
 }
 
-// IsForeign says whether a cluster is not the one whose jobs are here.
+// IsForeign reports whether the jobs here are of a different cluster.
 func (n *Names) IsForeign(cluster string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -284,7 +283,7 @@ func (n *Names) forget(names []string) error {
 	return n.put(next)
 }
 
-// put replaces what is known, on the disk first. n.mu is held.
+// put replaces the names, on the disk first. Call it with n.mu locked.
 func (n *Names) put(next nodesFile) error {
 	if next.Cluster == n.cluster && maps.Equal(next.Nodes, n.conf) {
 		return nil
@@ -306,14 +305,15 @@ func (n *Names) All() map[string]string {
 // List are the names, in order.
 func (n *Names) List() []string { return slices.Sorted(maps.Keys(n.All())) }
 
-// A cluster may have thousands of nodes with a gresd and one slurmctld. So gresd asks it about
-// single jobs, never for a list of all of them; only about jobs that nothing on this host speaks
-// for; the less often, the longer the answer was the same; and no two nodes in step.
+// A cluster may have thousands of nodes with a gresd and one slurmctld. So gresd asks slurmctld
+// about single jobs, never for a list of all jobs. It asks only about jobs without a sign of life
+// on this host. It asks less often the longer the answer stays the same. The nodes do not ask in
+// step.
 
 const (
 	// Often is the time between two comparisons with slurmctld, on average.
 	Often = time.Minute
-	// Seldom is how often slurmctld is asked at least about a job that has no slurmstepd here.
+	// Seldom is the longest time between two questions about a job that has no slurmstepd here.
 	Seldom = 16 * time.Minute
 )
 
@@ -332,7 +332,7 @@ type turn struct {
 	wait time.Duration
 }
 
-// IsDue says whether slurmctld may be asked about a job.
+// IsDue reports whether gresd may ask slurmctld about a job.
 func (p *Pace) IsDue(job uint32, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

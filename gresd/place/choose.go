@@ -168,9 +168,9 @@ const (
 	numaNodes                    // how many it is on
 )
 
-// criteria are the orders in which sets are compared. Memory is counted in the
-// units (the dominant share), so units decide what a later job can have, and
-// memory only parts equals.
+// criteria lists, for each policy, the comparisons of two sets in their order. Memory is counted in
+// the units (the dominant
+// share), so units decide the room of later jobs, and memory only decides between equal sets.
 var criteria = map[gpu.Policy][]criterion{
 	gpu.Binpack:   {unitsLeft, memoryLeft, weakestPair, sumOfPairs, restOfIdle, numaNodes},
 	gpu.Spread:    {unitsTaken, memoryTaken, weakestPair, sumOfPairs, restOfIdle, numaNodes},
@@ -192,8 +192,8 @@ type search struct {
 	cost  [][]int // of each pair
 	numa  []int   // a number from 0 for each NUMA node; -1: not known
 
-	// Of all idle cards, candidates or not: how many there are, the sum of their
-	// pairs, and what of it each candidate is part of.
+	// All idle cards, candidates or not: their number, the sum of their pairs, and for each
+	// candidate the sum of its own pairs.
 	idle, idleSum int
 	idleOf        []int
 	farthest      int
@@ -247,14 +247,14 @@ func numberOf(nodes map[int]int, node int) int {
 	return -1
 }
 
-// tally is what is known of a set while it grows card by card.
+// tally has the sums of a set while it grows card by card.
 type tally struct {
 	units, memory int
 	weakest, sum  int
 	idle          int // cards of the set that are idle
-	idleSum       int // sum of the pairs of which one or both are among these
+	idleSum       int // sum of the pairs with at least one idle card
 	nodes         uint64
-	noNode        int // cards of which the NUMA node is not known
+	noNode        int // cards with an unknown NUMA node
 }
 
 // add returns the tally of a set with one more candidate.
@@ -282,8 +282,8 @@ func (s *search) add(t tally, set []int, i int) tally {
 	return t
 }
 
-// rest is the sum of pairs among the idle cards that a set leaves free: what
-// later jobs will find. A set that takes more idle cards leaves fewer pairs, so
+// rest is the sum of pairs among the idle cards that a set leaves free for later jobs. A set that
+// takes more idle cards leaves fewer pairs, so
 // each pair that it takes away is charged as the farthest one.
 func (s *search) rest(t *tally) int {
 	left := s.idle - t.idle
@@ -303,7 +303,7 @@ func (s *search) rank(t *tally) (r rank) {
 	return r
 }
 
-// beats stops at the first difference, which is what most sets need.
+// beats stops at the first difference. Most sets need only the first numbers.
 func (s *search) beats(t *tally, r *rank) bool {
 	for i, c := range s.order {
 		if n := s.number(c, t); n != r[i] {
@@ -382,9 +382,8 @@ func sets(n, k int) int {
 	return count
 }
 
-// climb starts a set from each candidate, adds the best card each time, and
-// then exchanges cards as long as that makes it better; for nodes with more
-// cards than every set can be looked at.
+// climb starts a set from each candidate and adds the best card each time. It then exchanges cards
+// as long as that makes the set better. It is for nodes with too many cards to compare every set.
 func (s *search) climb() []int {
 	var best []int
 	var bestRank rank
@@ -442,8 +441,8 @@ func (s *search) swap(set []int, i int) (best []int, bestRank rank) {
 	return best, bestRank
 }
 
-// worse says why candidate i is not in the best set: by what the set would be
-// worse with it in the place of the card where that harms least.
+// worse returns the reason why candidate i is not in the best set. It puts the candidate in the
+// place of the card where that harms least, and returns the first criterion that gets worse.
 func (s *search) worse(best []int, i int) Reason {
 	r := s.rankOf(best)
 	_, other := s.swap(best, i)

@@ -224,16 +224,16 @@ var (
 	ErrChoice = errors.New("slurmctld chose a card that cannot be shared")
 )
 
-// Free is what one card has left.
+// Free is the free room of one card.
 type Free struct {
 	Index  int
 	Units  gpu.Share
 	Memory gpu.Bytes
 }
 
-// NoRoomError says what was asked on each card, and what is left.
+// NoRoomError has the requested room on each card, and the free room.
 type NoRoomError struct {
-	Cards  int       // how many cards were asked for
+	Cards  int       // number of requested cards
 	Units  gpu.Share // on each
 	Memory gpu.Bytes // on each
 	Free   []Free    // by index: the cards that were considered
@@ -286,8 +286,8 @@ func wrongChoice(format string, args ...any) error {
 	return &NoCardError{Why: fmt.Sprintf(format, args...), Choice: true}
 }
 
-// Distances tells how far cards are from each other, by gpu.Card.Index. Nil
-// means that nothing is known: all pairs are then alike.
+// Distances returns how far cards are from each other, by gpu.Card.Index. Nil means that nothing is
+// known: all pairs are then alike.
 type Distances interface {
 	// Cost is the same both ways; smaller is nearer. Costs are summed up, so
 	// they should fit well into 32 bits. Below 0: not known, which counts as

@@ -290,13 +290,12 @@ const (
 	tokenClose = ")"
 )
 
-// tokenForm ends what a user is told of a token, in the words of job_submit.lua.
+// tokenForm ends messages about a token. job_submit.lua has the same text.
 const tokenForm = "for example --comment='vgpu(mem=8G,cores=30)'"
 
-// ParseComment finds the token vgpu(name=value,…) in a job's comment and
-// returns its words, whose values are not yet read; nil when there is none. A token
-// that is not closed, that comes twice, or that has an unknown word or one twice is an
-// [*Error]: a limit that the user wrote must not be lost silently.
+// ParseComment finds the token vgpu(name=value,…) in a job's comment and returns its words, with
+// values as text; nil when there is none. A token without an end, a second token, and a word that
+// is unknown or repeated are an [*Error]: a limit that the user wrote must not be lost silently.
 func ParseComment(comment string) (Options, error) {
 	start := findToken(comment)
 	if start < 0 {
@@ -331,7 +330,7 @@ func ParseComment(comment string) (Options, error) {
 // trim takes away the blanks that job_submit.lua does: it knows no others.
 func trim(s string) string { return strings.Trim(s, " \t\n\v\f\r") }
 
-// HasToken says whether a job's comment has a token, whole or not.
+// HasToken reports whether a job's comment has a token, whole or not.
 func HasToken(comment string) bool { return findToken(comment) >= 0 }
 
 // token begins a token: "my_vgpu(1)" does not.

@@ -154,7 +154,7 @@ func mostCores(rec ledger.Record) (most gpu.Share, of string) {
 	return most, of
 }
 
-// CardChanged is called when a card became sick or well. Jobs on it are told.
+// CardChanged is called when a card became sick or well. Jobs on the card get a message.
 func (s *Server) CardChanged(c health.Change) {
 	readable := s.cards.Judge(c.UUID)
 	s.queue.WakeAll()

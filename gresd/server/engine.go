@@ -248,8 +248,8 @@ func (s *Server) awaitMPS(ctx context.Context, jobID uint32) error {
 	return nil
 }
 
-// startEngine has the daemon of a job started, without waiting for it. It returns what the tasks of a
-// granted job get beside their limits.
+// startEngine starts the daemon of a job, without waiting for it. It returns the environment of the
+// job's tasks.
 func (s *Server) startEngine(rec ledger.Record) (environment []string) {
 	if key, percent, ok := mpsKey(rec); ok {
 		s.mps.Keep(rec.JobID, key, rec.GID, percent)
@@ -280,7 +280,7 @@ func (s *Server) create(rec ledger.Record) error {
 // Uncounted is the memory that a process uses on the card and the card does not count for it.
 func (s *Server) Uncounted(uuid gpu.UUID) gpu.Bytes { return s.costOn(uuid).Uncounted }
 
-// costOn is what a process with one CUDA context takes of a card.
+// costOn returns the memory of a process with one CUDA context on a card.
 func (s *Server) costOn(uuid gpu.UUID) probe.Figure {
 	card, here := s.cards.Of(uuid)
 	if !here {

@@ -92,9 +92,9 @@ func (s *Server) livingJobs(ctx context.Context, jobs []uint32, whom compareScop
 			}
 			continue
 		case !errors.Is(err, slurm.ErrNoJob):
-			live[job] = true // what cannot be read is no end
+			live[job] = true // an unreadable record does not end a job
 		}
-		if facts.State != slurm.Completing { // one that ends is soon gone: it is asked about each time
+		if facts.State != slurm.Completing { // a job that ends is soon gone: gresd asks about it each time
 			s.pace.Answered(job, time.Now())
 		}
 		s.log.Debug("asked slurmctld about a job without a process here", "job_id", job, "state", facts.State, "error", err)
@@ -390,7 +390,7 @@ func (s *Server) recover(ctx context.Context) error {
 		}
 	}
 	if unclear == nil {
-		_ = os.Remove(s.config.Get().Paths.Survivors()) // one that stays has the same asked once more
+		_ = os.Remove(s.config.Get().Paths.Survivors()) // a file that stays only repeats the questions
 		s.jobLocks.mu.Lock()
 		s.jobLocks.asked = nil
 		s.jobLocks.mu.Unlock()

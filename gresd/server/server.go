@@ -99,7 +99,7 @@ type Server struct {
 	deciding deciding
 	// runningAtStart are the jobs that had a process when gresd started and found no ledger.
 	runningAtStart []uint32
-	recovering     sync.Mutex // while the ledger is rebuilt from what is found
+	recovering     sync.Mutex // locked during a rebuild of the ledger
 
 	pace node.Pace // of questions about jobs here
 

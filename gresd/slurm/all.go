@@ -199,7 +199,7 @@ func readHeld(record string, jobID uint32, nodes map[string]bool) (map[string]Jo
 	return held, nil
 }
 
-// NodeFacts is what slurmctld says of a node.
+// NodeFacts is slurmctld's record of a node.
 type NodeFacts struct {
 	Host    string // the host that it runs on
 	State   string // "IDLE+DRAIN"

@@ -94,13 +94,13 @@ func ParseShown(text string) map[string]string {
 	return shown
 }
 
-// Settings are what gresd must know of slurm.conf.
+// Settings are the values of slurm.conf that gresd needs.
 type Settings struct {
 	// CredentialLife is how long slurmd remembers a run of a job (AuthInfo=cred_expire). A
 	// requeued job must not start again before: its Prolog would not run.
 	CredentialLife time.Duration
-	// SerialProlog: slurmd runs one Prolog or Epilog at a time (PrologFlags=Serial), so that one
-	// which waits keeps all others waiting.
+	// SerialProlog: slurmd runs one Prolog or Epilog at a time (PrologFlags=Serial). A Prolog that
+	// waits then delays all others.
 	SerialProlog bool
 }
 

@@ -188,8 +188,8 @@ func (c *Client) Step(ctx context.Context, jobID uint32, node string, env string
 	return cmd
 }
 
-// Asked is what a job asks for, as slurmctld keeps it; "" for nothing. A user writes
-// no free text there, while what scontrol prints of it can be imitated.
+// Asked is a job's request, as slurmctld keeps it; "" for nothing. A user writes no free text
+// there, but can imitate the output of scontrol.
 type Asked struct {
 	PerNode string // "gres:shard:30", "gres/shard:30"
 	PerTask string
@@ -221,7 +221,7 @@ func parseAsked(text string, jobID uint32) (Asked, error) {
 	return Asked{}, fmt.Errorf("squeue: job %d: %w", jobID, ErrNoJob)
 }
 
-// HasShards says whether the job asks for shards of a node.
+// HasShards reports whether the job requests shards of a node.
 func (a Asked) HasShards() bool { return shards(a.PerNode) != 0 }
 
 // TaskShards are the shards of each task; 0 where they are not asked for by task.
@@ -247,12 +247,13 @@ const (
 
 // Account is a job's newest record in Slurm's accounting (slurmdbd).
 type Account struct {
-	// Over says that this run of the job has ended and is recorded as such, and Name is its own.
+	// Over: this run of the job has ended, Slurm has recorded the end, and Name is the name of this
+	// job alone.
 	Over bool
-	// Text is what the field that was asked for holds.
+	// Text is the value of the requested field.
 	Text string
-	// Name is what sacctmgr knows this job by alone: "7", "7_2" for a task of an
-	// array, whose number may be that of the whole array.
+	// Name is this job's own name for sacctmgr: "7", or "7_2" for a task of an array. The number of
+	// a task may be the number of the whole array.
 	Name string
 }
 
@@ -270,7 +271,7 @@ func (c *Client) Account(ctx context.Context, jobID uint32, field string) (Accou
 		return Account{}, err
 	}
 	account, err := parseAccount(text, jobID)
-	// slurmctld, which was asked while the job ran, knows its name before slurmdbd does.
+	// slurmctld knows the name of a running job before slurmdbd does.
 	if name, known := c.names.of(c.conf, jobID); known && err == nil {
 		account.Name = name
 	}
@@ -311,9 +312,9 @@ func parseAccount(text string, jobID uint32) (Account, error) {
 // isDate tells an end from "Unknown" and "None".
 func isDate(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 
-// SetAccount replaces a text field of the record of a job (by Account.Name) that has ended:
-// slurmctld takes no more changes then, slurmdbd does. sacctmgr makes all letters
-// small and quotes into backticks. Errors: ErrUnavailable.
+// SetAccount replaces a text field of the record of an ended job (by Account.Name). Only slurmdbd
+// takes changes then. The command sacctmgr changes all letters to lower case and quotes to
+// backticks. Errors: ErrUnavailable.
 func (c *Client) SetAccount(ctx context.Context, name, field, text string) error {
 	_, err := c.run(ctx, "sacctmgr", "-i", "modify", "job", "where", "jobid="+name, "set", field+"="+text)
 	return err

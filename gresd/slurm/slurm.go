@@ -101,7 +101,7 @@ func (c *Client) Job(ctx context.Context, jobID uint32, node string) (JobFacts, 
 		return JobFacts{}, err
 	}
 	facts, err := ParseJob(text, jobID, node)
-	if err == nil && facts.OnNode { // one that was never started may be several tasks yet
+	if err == nil && facts.OnNode { // a job that never started may be several tasks yet
 		record, _ := findRecord(text, jobID)
 		c.names.put(nameKey{c.conf, jobID}, taskOf(record, jobID))
 	}
@@ -313,7 +313,7 @@ func (c *Client) taskName(ctx context.Context, jobID uint32) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	record, _ := findRecord(text, jobID) // what cannot be read is no array
+	record, _ := findRecord(text, jobID) // a job without a readable record is no array
 	return taskOf(record, jobID), nil
 }
 
@@ -327,8 +327,8 @@ func taskOf(record string, jobID uint32) string {
 // mostNames is how many names are remembered before all are forgotten.
 const mostNames = 256
 
-// names are those of jobs that were asked about last, as tasks that were started: a job keeps
-// its name, and the next command about it need not ask again.
+// names has the names of the started jobs that gresd asked about last. A job keeps its name, so the
+// next command about it need not ask again.
 type names struct {
 	mu    sync.Mutex
 	byJob map[nameKey]string

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package topology judges how the cards of a node are joined: a tree of PCIe
-// levels, NVLink over it, NUMA nodes and processors. It is pure: what the
-// driver says comes in as [Facts], and what follows from it is a [Topology].
-// Others that only ask what is near take a [Matrix].
+// Package topology describes the connections of a node's cards: a tree of PCIe levels, NVLink over
+// it, NUMA nodes and processors. It is pure: [Facts] from the driver give a [Topology]. Packages
+// that only need the distances take a [Matrix].
 //
 // Anything may be unknown. A driver that does not know a call, or does not
 // answer, makes the picture poorer and never an error.
@@ -227,8 +226,8 @@ func (w *warnings) lines() []string {
 // to no node, not even to that of another such card.
 const NoNUMANode = -1
 
-// Matrix is how near the cards of a node are to each other, for whoever chooses
-// sets of them. Cards are named by gpu.Card.Index, and all answers are defined
+// Matrix has the distances between the cards of a node, for code that chooses sets of cards. Cards
+// are named by gpu.Card.Index, and all answers are defined
 // for every index, also of a card that is not there. The zero Matrix knows
 // nothing: all cards are equally far from each other. It is never changed.
 type Matrix struct {
@@ -303,34 +302,34 @@ func (t *Topology) island(rows []int) Island {
 	return island
 }
 
-// Facts are what the driver and the kernel say of the cards of a node. A row is
-// a place in Cards.
+// Facts describe the cards of a node, as the driver and the kernel report them. A row is a place in
+// Cards.
 type Facts struct {
 	Cards []Card
-	// Levels[i][j] is what was said of the way from the i-th to the j-th card.
+	// Levels[i][j] is the reported level of the way from the i-th to the j-th card.
 	Levels [][]Level
-	// P2P[i][j] is what the i-th card may do with the memory of the j-th.
+	// P2P[i][j] is the access of the i-th card to the memory of the j-th.
 	P2P [][]P2P
 	// Unread are the questions that were not answered, in words for people.
-	// What a card or a driver does not have is not among them.
+	// A feature that a card or a driver does not have is not among them.
 	Unread []string
 }
 
-// Card is one card and what is next to it.
+// Card is one card with its NUMA node, processors and links.
 type Card struct {
 	Index    int // gpu.Card.Index: may have holes, and is not the row
 	UUID     gpu.UUID
 	PCIBusID string // as sysfs writes it, "0000:1b:00.0"
 	NUMANode int    // NoNUMANode: not known
 	CPUs     Set    // near the card; nil: not known
-	// MIG says that it is in MIG mode, and gresd does not share it; Instance, that it is a
-	// MIG instance, at the place of its GPU.
+	// MIG: the card is in MIG mode, and gresd does not share it. Instance: it is a MIG instance, at
+	// the place of its GPU.
 	MIG, Instance bool
 
 	Links []Link // NVLinks that are up
 }
 
-// Remote is what an NVLink leads to.
+// Remote is the kind of device at the other end of an NVLink.
 type Remote int
 
 // Ends of an NVLink. RemoteOther is also an end that the driver does not name.
@@ -367,8 +366,7 @@ func (s Status) String() string {
 	return string(s)
 }
 
-// P2P is what one card may do with another card's memory. The zero value is
-// not known.
+// P2P is the access of one card to another card's memory. The zero value is not known.
 type P2P struct {
 	Read, Write, NVLink, Atomics Status
 }

@@ -178,7 +178,7 @@ func (l Level) String() string {
 	return fmt.Sprintf("Level(%d)", int(l))
 }
 
-// LevelOf takes NVML's number; one that no level has is Unknown.
+// LevelOf takes NVML's number. A number without a level gives Unknown.
 func LevelOf(nvml int) Level {
 	if _, ok := levelNames[Level(nvml)]; ok {
 		return Level(nvml)
@@ -186,8 +186,7 @@ func LevelOf(nvml int) Level {
 	return Unknown
 }
 
-// Costs of a pair without NVLink. A way that is not known must not win against
-// one that is.
+// Costs of a pair without NVLink. An unknown way must not win against a known way.
 const (
 	costINT     = 900
 	costPCIe    = 100 // for each unit of Level: PIX 1000 to SYS 5000

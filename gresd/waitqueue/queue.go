@@ -3,8 +3,8 @@
 // Package waitqueue is the queue of jobs that wait for cards of this node.
 //
 // If gresd chooses the cards, slurmctld only counts the free shares of the node. It can start a job
-// that fits on no card. Such a job waits in its Prolog, in the order of the queue. The first job gets
-// the first card that becomes free. A job that fits only later lets smaller jobs go first.
+// that fits on no card. The job then waits in its Prolog, in the order of the queue. The first job
+// gets the first card that becomes free. A job that fits only later lets smaller jobs go first.
 //
 // A job that waits too long is requeued and keeps its place. After [placement] patience failed
 // attempts, gresd reserves cards for the first such job. No other job gets a reserved card. If the
@@ -89,8 +89,8 @@ func Open(inForce *config.InForce, of *cards.Cards, here *node.Node, records *le
 	return q, nil
 }
 
-// Lock locks the queue for a placement of a job, and returns what other jobs have of each card. mayTry:
-// the job does not wait, or the jobs before it have tried.
+// Lock locks the queue for a placement of a job, and returns the use of each card by other jobs. If
+// the job does not wait, or if the jobs before it have tried, mayTry is true.
 func (q *Queue) Lock(jobID uint32) (inUse place.InUse, mayTry bool) {
 	q.mu.Lock()
 	delete(q.wholeCards, jobID) // of an earlier run

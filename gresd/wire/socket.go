@@ -170,7 +170,7 @@ func (s *socket) answer(conn *net.UnixConn, rep Reply) bool {
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
-// errStopping is for who connects while gresd stops.
+// errStopping is the answer to a client that connects while gresd stops.
 var errStopping = errors.New("gresd is stopping")
 
 // limits counts open connections.
@@ -230,24 +230,24 @@ func (l *limits) closeAll() {
 	}
 }
 
-// What users ask for is served at a rate, so that no user takes gresd's processors, which divide
-// the cards' time as well. Whoever asks for more waits; root never does.
+// Users' requests have a rate limit, because gresd's processors also divide the time of the cards.
+// A request above the rate waits. Requests of root never wait.
 const (
-	// each is the time that a request of cost 1 uses of its user's, burst how much of it may have
-	// been saved: 100 questions of a process that starts a second, 20 of an administrator's view,
-	// and four times as many at once.
+	// each is the part of its user's time that a request of cost 1 uses, and burst limits the saved
+	// time. A second has time for 100 requests of a starting process or 20 of an administrator's
+	// view. Four times as many can come at once.
 	each  = 2 * time.Millisecond
 	burst = 4 * time.Second
 	// together is how many users at this rate are served at once. Subordinate ids make one
 	// person many users.
 	together = 4
 
-	// manyUsers is from how many on those that have asked for nothing lately are forgotten.
+	// manyUsers: above this number, gresd forgets users without recent requests.
 	manyUsers = 256
 )
 
-// costOf is what a request costs: programs ask the first two when they start or have no room, and
-// the others look at all cards or jobs.
+// costOf returns the cost of a request. Programs send the first two when they start or have no
+// room. The other requests read the state of all cards or jobs.
 func costOf(op Op) time.Duration {
 	switch op {
 	case OpPing:
@@ -258,14 +258,14 @@ func costOf(op Op) time.Duration {
 	return 25
 }
 
-// rates are those of all users. The zero value is ready.
+// rates has the used time of all users. The zero value is ready.
 type rates struct {
 	mu    sync.Mutex
 	all   time.Time            // the time that has been used of all users'
 	byUID map[uint32]time.Time // and of each one's
 }
 
-// take uses time for a request, and says how long it has to wait for it.
+// take uses time for a request, and returns how long the request must wait.
 func (r *rates) take(uid uint32, cost time.Duration, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// CardUse is what a card does, by all its processes. Ratios are 0 to 1; nil is
-// what the driver does not tell, or did not tell in time.
+// CardUse is the use of a card by all its processes. Ratios are 0 to 1. A field is nil if the
+// driver does not report it, or not in time.
 type CardUse struct {
 	MIG         bool     `json:"mig,omitempty"`
 	UsedBytes   *uint64  `json:"memory_used_bytes,omitempty"`
-	Utilization *float64 `json:"utilization,omitempty"` // time in which a kernel ran
-	// MemoryUtilization is the time in which memory was read or written.
+	Utilization *float64 `json:"utilization,omitempty"` // part of the time with a kernel
+	// MemoryUtilization is the part of the time with reads or writes of memory.
 	MemoryUtilization *float64 `json:"memory_utilization,omitempty"`
 }
 
-// JobUse is more of what a job asked for and does on one card. Shares and cores
-// are hundredths of the card, ratios 0 to 1; nil is not known.
+// JobUse has more figures of a job on one card: its request and its use. Shares and cores are
+// hundredths of the card, ratios 0 to 1; nil is not known.
 type JobUse struct {
 	AskedShare uint32  `json:"asked_share,omitempty"`
 	AskedCores uint32  `json:"asked_cores,omitempty"`
 	AskedBytes *uint64 `json:"asked_memory_bytes,omitempty"` // nil: left open
-	// Of the used memory, as announced.
+	// These bytes are included in the used memory. The job charges them itself.
 	ContextBytes *uint64 `json:"memory_context_bytes,omitempty"`
 	ModuleBytes  *uint64 `json:"memory_module_bytes,omitempty"`
 	// Launches that waited for the job's share, and allocations refused at its limit.
@@ -36,7 +36,7 @@ type JobUse struct {
 	// Utilization is the part of the card's time that its processes had lately, by
 	// the driver's account.
 	Utilization *float64 `json:"utilization,omitempty"`
-	// Since this gresd was started: turns given, and time for which the job held
+	// Turns and IdleSeconds count from the start of gresd: the turns, and the time when the job had
 	// its share without work on the card. Busy: it has work there now.
 	Turns       *uint64    `json:"turns,omitempty"`
 	IdleSeconds *float64   `json:"idle_seconds,omitempty"`
@@ -49,7 +49,7 @@ type JobUse struct {
 	LimitedBy       string   `json:"limited_by,omitempty"`
 	Had             *float64 `json:"had,omitempty"`
 	DeprivedSeconds *float64 `json:"deprived_seconds,omitempty"`
-	// ByProcess is filled in where it was asked for.
+	// ByProcess is filled in on request.
 	ByProcess []Process `json:"by_process,omitempty"`
 }
 
@@ -60,21 +60,21 @@ type Process struct {
 	UsedBytes   uint64   `json:"memory_used_bytes"`
 	GPUSeconds  float64  `json:"gpu_seconds"`
 	Utilization *float64 `json:"utilization,omitempty"`
-	// Unwatched: no thread of libvgpu runs in it. It is held at its share at all times.
+	// Unwatched: no thread of libvgpu runs in it. Its share always limits it.
 	Unwatched bool `json:"unwatched,omitempty"`
 }
 
-// Report is what a job asked for, got and did on this node, up to now or to its end.
+// Report has the request, the limits and the use of a job on this node, up to now or to its end.
 type Report struct {
 	Node  string     `json:"node"`
 	Job   Job        `json:"job"`
 	Until time.Time  `json:"until"`           // of the numbers
 	Ended *time.Time `json:"ended,omitempty"` // nil: it runs
-	// Cards are those of Job, in the same order.
+	// Cards has an entry for each card of Job, in the same order.
 	Cards []ReportCard `json:"cards"`
 }
 
-// ReportCard is more of what a job did on one card.
+// ReportCard has more figures of a job on one card.
 type ReportCard struct {
 	PeakBytes uint64 `json:"memory_peak_bytes"` // 0: not known
 	// LimitedBySeconds is the time with work for each word of JobUse.LimitedBy, since gresd started.
@@ -85,8 +85,8 @@ type ReportCard struct {
 // tasks of a step on the node have together. The SPANK plugin (jobenv.c) knows it, too.
 const PerTask = "/tasks"
 
-// ForTask returns what one of so many tasks gets of a line of that file, as NAME=VALUE: of
-// what is for all an equal part, at least 1.
+// ForTask returns a line of that file for one of so many tasks, as NAME=VALUE. A value for all
+// tasks is divided by their number; each task gets at least 1.
 func ForTask(line string, tasks int) string {
 	name, value, _ := strings.Cut(line, "=")
 	name, shared := strings.CutSuffix(name, PerTask)
@@ -100,7 +100,7 @@ func ForTask(line string, tasks int) string {
 // IsRoot also trusts gresd's own user, who could change its files anyway.
 func IsRoot(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
 
-// UserError is a reply about what was asked.
+// UserError is a reply about a fault in the request.
 func UserError(format string, args ...any) Reply {
 	return Reply{Kind: KindUser, Message: fmt.Sprintf(format, args...)}
 }
@@ -117,16 +117,16 @@ func NodeError(format string, args ...any) Reply {
 
 // Explanation is the answer to explain: why each card was or was not taken.
 type Explanation struct {
-	JobID uint32 `json:"job_id,omitempty"` // 0: no job, a request was asked about
-	// Request is what was asked, in the words of the options.
+	JobID uint32 `json:"job_id,omitempty"` // 0: a request without a job
+	// Request is the request as options.
 	Request   string `json:"request"`
-	Placement string `json:"placement"` // who chooses cards: "slurm" or "gresd"
-	// Decided is when; nil for what would be decided now.
+	Placement string `json:"placement"` // chooser of the cards: "slurm" or "gresd"
+	// Decided is the time of the decision; nil for a decision about the present.
 	Decided *time.Time `json:"decided,omitempty"`
-	// Lost says that gresd was started anew since the job was placed: its own
-	// cards are told, and of the others only what they have room for now.
+	// Lost: gresd restarted after it placed the job. The job's own cards are then known. For the
+	// other cards, only the present room is known.
 	Lost bool `json:"lost,omitempty"`
-	// Engine is what gresd took for a job that leaves it to gresd, and EngineWhy why; "" for others.
+	// Engine and EngineWhy are gresd's choice and its reason, if the job leaves the engine to gresd.
 	Engine    string `json:"engine,omitempty"`
 	EngineWhy string `json:"engine_why,omitempty"`
 	// Message is why nothing was taken; "" where something was or could be.
@@ -134,7 +134,7 @@ type Explanation struct {
 	Cards   []CardVerdict `json:"cards"`
 }
 
-// CardVerdict is what was decided about one card. Shares are hundredths of it.
+// CardVerdict is the decision about one card. Shares are hundredths of it.
 type CardVerdict struct {
 	UUID  string `json:"gpu_uuid"`
 	Index int    `json:"index"`
@@ -144,26 +144,26 @@ type CardVerdict struct {
 	Why       string `json:"why"`
 	FreeShare uint32 `json:"free_share"`
 	FreeBytes uint64 `json:"free_bytes"`
-	// What the request takes of the card; 0 where that cannot be known.
+	// The request needs this much of the card; 0 is not known.
 	WantShare uint32 `json:"want_share,omitempty"`
 	WantBytes uint64 `json:"want_bytes,omitempty"`
 	Jobs      int    `json:"jobs"` // on the card
-	// JobIDs are those of them that the asker may see, now.
+	// JobIDs are the jobs on the card now that the caller may see.
 	JobIDs []uint32 `json:"job_ids,omitempty"`
 }
 
-// Topology is how the cards of the node are joined, and what is granted of them.
-// Rows and columns of its matrices are in the order of Cards; the diagonal is "X".
+// Topology describes the connections of the node's cards, and the grants on them. Rows and columns
+// of its matrices are in the order of Cards; the diagonal is "X".
 type Topology struct {
 	Cards []TopologyCard `json:"cards"`
-	// Matrix has the cells of nvidia-smi topo -m: "NV18" for NVLinks, else the
-	// level over PCIe, which Levels has for every pair: "INT" (one board), "PIX",
-	// "PXB", "PHB", "NODE", "SYS", or "?" for not known.
+	// Matrix has the cells of nvidia-smi topo -m: "NV18" for NVLinks, else the level over PCIe.
+	// Levels has that level for every pair: "INT" (one board), "PIX", "PXB", "PHB", "NODE", "SYS",
+	// or "?" for not known.
 	Matrix [][]string `json:"matrix"`
 	Levels [][]string `json:"levels"`
-	// P2P has a matrix each for "read", "write", "nvlink" and "atomics", from the
-	// card of the row to that of the column: "OK", or why not, in the letters of
-	// nvidia-smi topo -p2p; "U" is not known.
+	// P2P has a matrix for each of "read", "write", "nvlink" and "atomics". A cell is for access
+	// from the row's card to the column's card: "OK", or the reason against it, in the letters of
+	// nvidia-smi topo -p2p. "U" is not known.
 	P2P  map[string][][]string `json:"p2p"`
 	Tree TopologyNode          `json:"tree"`
 	// TreeText is the tree in one line: "ROOT:7 -> PHB:7 -> {PIX:3, PIX:4}".
@@ -172,7 +172,7 @@ type Topology struct {
 	Warnings []string         `json:"warnings"`
 }
 
-// TopologyCard is a card and what is near it.
+// TopologyCard is a card with its NUMA node, processors and links.
 type TopologyCard struct {
 	Card
 	PCIBusID string `json:"pci_bus_id"`
@@ -180,14 +180,14 @@ type TopologyCard struct {
 	MIG      bool   `json:"mig"`
 	NUMANode *int   `json:"numa_node"` // null: not known
 	CPUs     string `json:"cpus"`      // "0-47,96-143"; "": not known
-	NVLinks  int    `json:"nvlinks"`   // that are up, whatever is at the other end
+	NVLinks  int    `json:"nvlinks"`   // number of links that are up, to any device
 }
 
 // TopologyNode is a part of the tree: cards within Level of each other. A single
 // card has no level.
 type TopologyNode struct {
 	Level    string         `json:"level,omitempty"` // "ROOT" for all cards
-	Cards    []int          `json:"cards"`           // indexes, neighbours beside each other
+	Cards    []int          `json:"cards"`           // indexes, neighbors next to each other
 	Children []TopologyNode `json:"children,omitempty"`
 }
 

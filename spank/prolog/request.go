@@ -170,16 +170,16 @@ func (h *Hook) isInRunDir(name string) bool {
 type Config struct {
 	RunDir  string
 	Library string
-	// Scontrol and SlurmConf are those of gresd; "": slurmd's.
+	// Scontrol and SlurmConf are gresd's own values; "": slurmd's.
 	Scontrol, SlurmConf string
-	Found               bool // there is a file, whatever is in it
+	Found               bool // there is a file with any content
 }
 
 // DefaultConfigPath is used where $VGPU_CONFIG is not set.
 const DefaultConfigPath = "/etc/vgpu/vgpu.toml"
 
-// ReadConfig reads path. Without the file, and beside an error, it returns the
-// defaults: a hook must never fail for them.
+// ReadConfig reads path. Without the file, and with an error, it returns the defaults: a hook must
+// never fail for them.
 func ReadConfig(path string) (Config, error) {
 	config := Config{RunDir: "/run/vgpu", Library: "/usr/lib/vgpu/libvgpu.so"}
 	text, err := os.ReadFile(path)

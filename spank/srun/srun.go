@@ -165,7 +165,7 @@ type plan struct {
 	gres       int             // index in options of the --gres with a share; -1
 	word       string          // the word of that list: "vgpu:h200:30"
 	cardType   string          // "" or "h200"
-	gpus       bool            // GPUs are asked for in another way
+	gpus       bool            // there is another request for GPUs
 	job        string          // of --jobid: the words start a step of that job
 
 	gresdPlaces bool
@@ -230,8 +230,8 @@ func (p *plan) take(name string, o option) error {
 	return nil
 }
 
-// findShare looks for a share in the list of option i. Shards are one only
-// beside --vgpu options: without them they are srun's own business.
+// findShare looks for a share in the list of option i. Shards are a share only together with --vgpu
+// options: without them, srun handles the shards itself.
 func (p *plan) findShare(i int, list string) {
 	for word := range strings.SplitSeq(list, ",") {
 		name, rest, _ := strings.Cut(word, ":")
@@ -248,9 +248,9 @@ func (p *plan) findShare(i int, list string) {
 	}
 }
 
-// rewrite returns the words for srun: shares for slurmctld, and the options in
-// the comment, where job_submit.lua and gresd find them. inJob says that the
-// words start a step of a job, which has its limits already.
+// rewrite returns the words for srun. Shares become shards for slurmctld. The options go into the
+// comment, and job_submit.lua and gresd find them there. With inJob, the words start a step of a
+// job, which has its limits already.
 func (p plan) rewrite(inJob bool) ([]string, error) {
 	if p.flag != "" && p.gres < 0 && !p.gpus && !inJob {
 		return nil, &request.Error{

@@ -170,9 +170,9 @@ func TestSeveralBesideABurstKeepTheirWork(t *testing.T) {
 	nearOf(t, "all seven, of solo", seven.OfSolo, []float64{78, 22}, 7, []report.Tenant{seven, all[0]})
 }
 
-// One of 50 % whose four processes work below a burst has its share, less the card's switches between
-// these processes: that is a sixth of its time. A launch is not charged the time in which its
-// siblings were on the card, nor does the card switch in the middle of its kernels.
+// A job of 50 % with four processes below a burst has its share, less a sixth of its time: the
+// card's switches between these processes. A launch does not pay for its siblings' time on the
+// card, and the card does not switch in the middle of its kernels.
 func TestProcessesBelowABurstHaveTheirShare(t *testing.T) {
 	b := onSim(t)
 	ses := open(t, b, "ours")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package model checks the protocol of the shared files with SPIN: every order of
-// steps, with a death at every step. See the model for what it assumes.
+// Package model checks the protocol of the shared files with SPIN: every order of steps, with a
+// death at every step. The model lists its assumptions.
 package model
 
 import (

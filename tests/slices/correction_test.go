@@ -66,7 +66,8 @@ func TestASlowHostHasItsLimit(t *testing.T) {
 	}
 }
 
-// forge changes balance and charges in the cache of job 1, by what it was charged meanwhile.
+// forge changes balance and charges in the cache of job 1 every 2 ms. The argument grown is the
+// charge since the last change.
 func (n *node) forge(change func(balance int64, charged, grown uint64) (int64, uint64)) {
 	n.t.Helper()
 	f, err := os.OpenFile(filepath.Join(n.JobsDir(), "1", "cache"), os.O_RDWR, 0)
@@ -122,7 +123,8 @@ func TestAJobThatIsChargedTooLittleKeepsItsLimit(t *testing.T) {
 	}
 }
 
-// The driver tells what a job worked: a job that writes larger charges into its cache gets nothing.
+// gresd knows the work of a job from the driver: a job that writes larger charges into its cache
+// gets nothing.
 func TestForgedChargesGiveNothingBack(t *testing.T) {
 	n, pid := limited(t, 20, "vgpu-worker", "--kernel-us", "200", "--saturate", "60")
 	n.forge(func(balance int64, charged, _ uint64) (int64, uint64) { return balance, charged + 2e6 })

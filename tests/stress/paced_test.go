@@ -46,9 +46,9 @@ func TestPacedWorkIsCharged(t *testing.T) {
 	}
 }
 
-// A job whose host takes longer to launch kernels than the card for them is measured launch by launch.
-// It pays for its kernels, and for what each needs to begin and to be measured. It does not pay
-// for the time in which the card waits for the host: these programs would be charged 2.6, 4.8 and 8.5.
+// A job whose host takes longer to launch kernels than the card to run them is measured launch by
+// launch. It pays for its kernels, and for the start and the measurement of each kernel. It does
+// not pay while the card waits for the host: then these programs would pay 2.6, 4.8 and 8.5.
 func TestASlowHostPaysForItsLaunchesOnly(t *testing.T) {
 	for _, c := range []struct {
 		args string
