@@ -166,7 +166,7 @@ struct vgpu_budget {
 	uint64_t first_since_ns;
 };
 
-/* Kept while VGPU_GATE_WINDOW is set: jobs that want the card have windows on it. */
+/* Updated while VGPU_GATE_WINDOW is set: gresd gives windows to jobs that recently launched or waited. */
 struct vgpu_demand {
 	uint64_t reserved0;
 	uint64_t wanted_ns; /* CLOCK_MONOTONIC: when a launch last went or waited */

@@ -10,11 +10,12 @@
 
 /* Elapsed times are float milliseconds: 1 us of resolution at ten seconds. */
 #define ANCHOR_NS 5000000000u
-/* In so much credit a job's charges need not be exact: events are most of what a gated launch costs
- * the host. */
+/* With this much credit, a job's charges need not be exact. That saves events, which are most of the
+ * host's cost of a gated launch. */
 #define AMPLE_NS (BURST_NS / 2)
-/* Nothing says which of several streams worked at a moment. So one in so many launches is measured
- * alone, to see whether launches differ. There is one stream after such a time without a second. */
+/* With several streams, the share of each in a measured time is unknown. So one in
+ * AMONG_STREAMS_EVERY launches is measured alone, to see whether launches differ. After ONE_STREAM_NS
+ * without a second stream, the gate assumes that there is only one. */
 #define ONE_STREAM_NS 100000000u
 #define AMONG_STREAMS_EVERY 64
 

@@ -7,8 +7,8 @@
 
 /* Estimated work of the other processes of the job; *procs: how many have some. */
 uint64_t vgpu_inflight_beside(const struct gate *g, uint64_t now, uint32_t *procs);
-/* Looks how many other processes of the job, and other contexts of this one, have work on the card:
- * gate.procs and gate.beside. */
+/* Sets gate.procs to the number of other processes of the job that have work on the card. For
+ * the gate's second count, adds the other contexts of this process that have work. */
 void vgpu_gate_beside(struct gate *g, uint64_t now);
 
 #endif

@@ -11,8 +11,8 @@
 
 /* Streams: so much time of batches is remembered. */
 #define KNOWN_NS 100e6
-/* Another process's look at the clock may be later than this one's by as much. Whatever is
- * further ahead is of another clock, and not believed. */
+/* Another process may have read the clock later than this process, by at most this time. A value that
+ * is further ahead comes from another clock, and is ignored. */
 #define AHEAD_NS 1000000000u
 
 /* When the oldest work was launched whose time is not charged yet. */
@@ -57,15 +57,15 @@ void vgpu_gate_begin(struct gate *g, uint64_t now)
 		;
 }
 
-/* Other jobs' work may run beside that of the batch: its time says what it costs at most. gresd
- * lets each job be without company for moments, in which costs are learned. */
+/* Work of other jobs may have run at the same time. The measured time is then only an upper limit of
+ * the cost. At times gresd shuts the neighbors' gates for a moment, so that a job can learn its costs. */
 static bool in_company(const struct gate *g, const struct vgpu_stream_batch *b)
 {
 	return g->concurrent && (g->schedule.others || g->others_at_ns > b->opened_ns);
 }
 
-/* The part of a batch's time that is its own and not that of other streams beside it: their times
- * together are what they cover. */
+/* The fraction of a batch's time that is its own, and does not belong to parallel streams. The own
+ * times of the streams add up to the time that the streams cover together. */
 static double part_of_streams(struct gate *g, const struct vgpu_stream_batch *b, double span,
 			      double busy)
 {
@@ -83,9 +83,9 @@ static double part_of_streams(struct gate *g, const struct vgpu_stream_batch *b,
 	return part;
 }
 
-/* The launches took at most what is the batch's own. Other contexts of the job may have had their
- * slices in it. A kernel that spins until a launch of another stream has come takes as long as that is
- * held: were it learned, the next launch would be held for longer. */
+/* The launches took at most the batch's own time. That time may include slices of other contexts of
+ * the job. A kernel can spin until a launch of another stream comes, so it takes as long as that
+ * launch is throttled. This time is not learned: it would throttle the next launch for longer. */
 static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span, double busy,
 		  double slack, double held, double part)
 {
@@ -130,7 +130,8 @@ void vgpu_gate_charge(struct gate *g, uint64_t charge, uint64_t advance, uint64_
 	ADD(&h->elapsed_ns[g->card], elapsed);
 }
 
-/* Of a time that others of the job had work in, too, each pays its part, and all of it is paid. */
+/* If other processes of the job had work at the same time, each pays its part. The parts add up to the
+ * whole time. */
 void vgpu_queues_charge(struct gate *g, uint64_t until)
 {
 	uint64_t since = g->queues_since_ns, elapsed = until > since ? until - since : 0;

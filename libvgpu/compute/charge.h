@@ -5,22 +5,27 @@
 
 #include "gates.h"
 
-/* What a completed batch is charged, in nanoseconds. span: between its events, without the host's
- * time before the first launch. busy: the part of it that other streams were not charged for. slack:
- * the time in which the card can have waited for the host. held: for so long launches that it may
- * have waited for were held back. */
+/* Returns the charge of a completed batch, in nanoseconds.
+ *
+ * span: the time between its events, without the host's time before the first launch.
+ *
+ * busy: the part of span that no other stream was charged.
+ *
+ * slack: how long the card may have waited for the host.
+ *
+ * held: how long launches were throttled that the batch may have waited for. */
 uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, double span,
 			   double busy, double slack, double held, uint64_t now);
 
-/* What a batch is charged whose end nobody measures: the time since its first launch. */
+/* Returns the charge of a batch whose end is not measured: the time since its first launch. */
 uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now);
 
-/* Charges the job. advance: what was taken from the balance before. elapsed: the time for which the
- * work was on its way. */
+/* Charges the job. advance: the time already taken from the balance. elapsed: the wall time between
+ * the launch of the work and its end. */
 void vgpu_gate_charge(struct gate *g, uint64_t charge, uint64_t advance, uint64_t elapsed);
 
-/* Of so many nanoseconds up to now in which this process had work on the card, those that are
- * not counted for the job yet: they are now. */
+/* This process had work on the card for ns nanoseconds up to now. Counts the part that is not yet
+ * counted for the job, and returns it. */
 double vgpu_gate_count(struct gate *g, double ns, uint64_t now);
 
 /* The job has no work in flight, and launches some now. The idle time before is not counted. Other

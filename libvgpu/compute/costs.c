@@ -93,7 +93,7 @@ void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double res
 			continue;
 		if (n == 1 && parts[0].launches)
 			set(parts[0].cost, most / parts[0].launches);
-		return; /* nothing says what it took among others */
+		return; /* its part of the time is unknown */
 	}
 	for (unsigned i = 0; i < n; i++) {
 		struct vgpu_cost *c = parts[i].cost;

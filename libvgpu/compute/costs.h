@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * costs.h - the estimated GPU time of a launch: a moving average for each function and grid. It
- * bounds what is in flight. Work is charged its measured time (charge.h). With gate.lock held, but
- * for vgpu_cost_of() and what the fields say.
+ * limits the work in flight. Work is charged its measured time (charge.h). Call these with gate.lock
+ * held, except vgpu_cost_of(). Some fields are read without the lock, as their comments say.
  */
 #ifndef VGPU_COMPUTE_COSTS_H
 #define VGPU_COMPUTE_COSTS_H

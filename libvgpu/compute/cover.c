@@ -60,19 +60,6 @@ double vgpu_cover_add(struct vgpu_cover *c, double begin, double end)
 	return added;
 }
 
-double vgpu_cover_since(const struct vgpu_cover *c, double begin)
-{
-	double sum = 0;
-
-	for (unsigned i = 0; i < c->n; i++) {
-		const struct vgpu_cover_piece *p = &c->piece[i];
-		double part = (p->end - later_of(begin, p->begin)) / (p->end - p->begin);
-
-		sum += later_of(part, 0) * p->filled;
-	}
-	return sum;
-}
-
 void vgpu_cover_shift(struct vgpu_cover *c, double later)
 {
 	for (unsigned i = 0; i < c->n; i++) {

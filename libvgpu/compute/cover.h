@@ -26,9 +26,6 @@ struct vgpu_cover {
  * covered, evenly. Any one unit. */
 double vgpu_cover_add(struct vgpu_cover *c, double begin, double end);
 
-/* So much is covered of what is later. */
-double vgpu_cover_since(const struct vgpu_cover *c, double begin);
-
 /* The time line's zero is so much later from now on. */
 void vgpu_cover_shift(struct vgpu_cover *c, double later);
 #endif

@@ -49,7 +49,7 @@ struct gate vgpu_gates[VGPU_MAX_CARDS] = {
 	[0 ... VGPU_MAX_CARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 
-/* Nobody would see that the gate is to be shut, or whose window it is. */
+/* The watcher does not run, so this process would miss that gresd shuts the gate or moves the window. */
 static bool unwatched(int card)
 {
 	return __atomic_load_n(&vgpu_unwatched, __ATOMIC_SEQ_CST) && !vgpu_state.from_env &&

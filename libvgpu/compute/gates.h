@@ -38,7 +38,7 @@ struct vgpu_stream_batch {
 	uint64_t held_ns;  /* of the lane then */
 	uint32_t launches; /* entered the gate, and did not fail */
 	uint32_t entered;  /* the gate, with the lock held */
-	uint32_t left;     /* of them, those that were launched; grows without the lock */
+	uint32_t left;     /* have left the gate, launched or not; grows without the lock */
 	uint32_t ticked;   /* launches when the watcher last looked */
 	uint32_t nfuncs;
 	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
@@ -120,7 +120,7 @@ struct gate {
 	 * other contexts of this one. */
 	uint32_t procs, beside;
 	uint64_t others_at_ns; /* since then the same neighbours are busy */
-	/* Of the last batches of streams beside each other: their times, and what these cover. */
+	/* The sum of the times of the last batches of parallel streams, and the time that they cover. */
 	double spans_ns, covered_ns;
 	/* Since then launches without a lane are not charged, and the job's own time then. 0: there are
 	 * none. */
@@ -130,7 +130,7 @@ struct gate {
 	uint64_t queues_since_ns, queues_own_ns;
 	struct gate_context context[CONTEXTS];
 	uint64_t uses;
-	uint64_t gaps_ns; /* when a batch last ended in which the card waited for the host */
+	uint64_t gaps_ns; /* end of the last batch that made the card wait for the host */
 	unsigned lanes;   /* so many have been in use */
 	struct lane lane[LANES];
 };
@@ -140,6 +140,15 @@ extern pthread_mutex_t vgpu_any_lock;
 
 /* How often completions are asked for at most, but for launches that wait. */
 #define REAP_NS 200000u
+
+/* A waiting launch or submission sleeps at least and at most this long. */
+#define SLEEP_MIN_NS 20000u
+#define SLEEP_MAX_NS 2000000u
+/* It polls at least this often while work is in flight. */
+#define POLL_NS 250000u
+/* A launch of unknown length, or a submission, waits this long for work that makes no progress: that
+ * work may wait for it. A launch also waits this long for a call that may end its context. */
+#define STUCK_NS 50000000u
 
 /* Work in flight that the gate cannot stop any more. */
 #define QUANTUM_NS 1000000u

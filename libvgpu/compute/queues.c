@@ -16,15 +16,10 @@
 
 /* Submissions on the card that the gate cannot stop any more, by the time that they take. */
 #define QUEUE_NS 4000000u
-/* A thread that submits looks so often at most, and one that waits at the gate at least; then a look
- * is late. */
+/* A thread that submits looks at most this often. */
 #define LOOK_NS 200000u
-#define POLL_NS 250000u
+/* After this time without a look, a look is late. */
 #define LATE_NS 2000000u
-#define SLEEP_MIN_NS 20000u
-#define SLEEP_MAX_NS 2000000u
-/* A submission waits this long for work that makes no progress. That work may wait for the submission. */
-#define STUCK_NS 50000000u
 /* If there are so many, work without a mark may be on the card. */
 #define MARKS 1024
 /* Submissions that may be on the card, however short they are. */
@@ -142,8 +137,8 @@ static void settle(unsigned card, bool just_now, bool unmarked, uint64_t now)
 	c->seen_ns = now;
 }
 
-/* The libraries of the APIs end after this one's handlers, which are newer. No lock is taken: a
- * signal may have come to the thread that has it. */
+/* The exit handlers of this library are newer than the API libraries, so they run first. This takes no
+ * lock: a signal may have interrupted the thread that has it. */
 static void at_exit(void)
 {
 	STORE(&closed, true);

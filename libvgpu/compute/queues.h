@@ -19,7 +19,7 @@ struct vgpu_submission {
 	uint32_t cards;
 	int cancel; /* its thread is not cancelled meanwhile */
 };
-/* The cards on which this process works without CUDA, a bit each; 0: no gate throttles any card. */
+/* Returns the cards that this process uses without CUDA, a bit each; 0: no gate throttles any card. */
 static inline uint32_t vgpu_queues_cards(void)
 {
 	return likely(!LOAD(&vgpu_gate_any)) ? 0 : LOAD(&vgpu_state.other_cards);

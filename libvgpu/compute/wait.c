@@ -14,16 +14,10 @@
 #define SAVE_UP_NS 5000000
 #define SAVE_UP_MOST_NS 1500000
 #define WINDOW_BURST_NS 60000000
-/* A launch waits this long for a call that may end its context. A launch of unknown length also
- * waits this long for work that does not progress. */
-#define STUCK_NS 50000000u
 /* Work on the card that does not progress may wait for a launch. The launch waits this long, and ten
  * times its own estimate, but never longer than the maximum. */
 #define PAST_NS 1000000u
 #define PAST_MOST_NS 500000000u
-#define SLEEP_MIN_NS 20000u
-#define SLEEP_MAX_NS 2000000u
-#define POLL_NS 250000u
 /* A launch that waits for its window looks again this often: windows move. */
 #define WINDOW_POLL_NS 1000000u
 /* For launches that may run beside work of other streams a job goes into debt by so much. */

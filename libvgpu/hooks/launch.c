@@ -51,8 +51,8 @@ static uint64_t config_key(CUfunction f, const CUlaunchConfig *config)
 		      c->blockDimZ);
 }
 
-/* Of a launch on several cards. It is gated on the first entry's card: its parts wait for each other, so
- * one may not be held back alone. */
+/* A launch on several cards is gated as a whole, on the first entry's card: its parts wait for each
+ * other, so no part may be throttled alone. */
 static const CUDA_LAUNCH_PARAMS *first_of(const CUDA_LAUNCH_PARAMS *list, unsigned n)
 {
 	static const CUDA_LAUNCH_PARAMS none;

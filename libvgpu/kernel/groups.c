@@ -116,7 +116,7 @@ static int control(const struct group *g, uint32_t cmd, uint64_t *us)
 	}
 }
 
-/* Each control takes a lock of the resource manager, for which all processes of the node wait
+/* Each control takes a lock of the resource manager that delays all processes of the node
  * (docs/adr/0011). So there is only one call if the driver has obeyed before and verify is false. */
 static int set_group(struct group *g, uint32_t slice_us, bool verify)
 {

@@ -18,7 +18,7 @@
 #include "../memory/account.h"
 #include "kernel.h"
 
-/* A call. nr, size and arg are those of the call inside it, if it is RM_XFER. */
+/* A call. An RM_XFER contains another call; nr, size and arg are then of the inner call. */
 struct ask {
 	int fd;
 	unsigned long req;

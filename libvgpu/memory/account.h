@@ -53,17 +53,17 @@ void vgpu_charge_moves(int card, uint64_t from, uint64_t to);
 /* Raises *charged, a sum of charges that several threads move, to at least want;
  * 0 or -ENOMEM. */
 int vgpu_charge_up_to(int card, uint64_t *charged, uint64_t want);
-/* Lowers *charged to at most want, but to no less than what of says of *live, or than *live: another
- * thread may count on the charge. */
+/* Lowers *charged to at most want, but not below of(*live), or *live: another thread may rely on that
+ * charge. */
 void vgpu_charge_down_to(int card, uint64_t *charged, uint64_t want, const uint64_t *live,
 			 uint64_t (*of)(uint64_t));
 /* Lowers *charged by at most bytes. */
 void vgpu_charge_less(int card, uint64_t *charged, uint64_t bytes);
 
-/* Before an allocation is refused: frees what processes of other PID
- * namespaces have held, if bytes may fit then. True when it is worth to try again. Takes
- * a millisecond or two where gresd answers that none has ended, and up to VGPU_GRACE_NS
- * more where one has just; 0.75 s at most, where gresd is slow. */
+/* Call this before an allocation is refused. Releases the charges of ended processes of other PID
+ * namespaces, if bytes may fit then. Returns true if the allocation is worth another try. Takes 1 to
+ * 2 ms if gresd answers that no process has ended. If one has just ended, takes up to VGPU_GRACE_NS
+ * more. If gresd is slow, takes at most 0.75 s. */
 bool vgpu_ended_make_room(int card, uint64_t bytes);
 
 /* Counts the refusal and returns CUDA_ERROR_OUT_OF_MEMORY. */
@@ -97,7 +97,7 @@ extern uint64_t vgpu_managed_bytes;
 /* ------------------------------------------------------------------------ the steps of a free
  * The entry leaves its table first: once the driver has freed the memory, another thread can get the
  * same address or handle. */
-/* What the program holds by address, also of pools: linear.c frees it. */
+/* The program's memory that is freed by address, pools included: linear.c frees it. */
 extern struct vgpu_table vgpu_addresses;
 /* The kinds of its entries, and of handles in vmm.c. */
 enum {
@@ -106,7 +106,7 @@ enum {
 	VGPU_MANAGED, /* charged in steps */
 	VGPU_PAGED,   /* beyond the physical share: charged as it is */
 	VGPU_IMPORT,  /* memory of another process */
-	VGPU_OWN      /* an import of this process's own memory; other: what keeps that */
+	VGPU_OWN      /* an import of this process's own memory; other: the record that keeps it */
 };
 
 /* Before and after the driver's call: gone releases the charge of each entry. If the driver fails, the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.h - the kinds of memory, but for pools (pool.h) and what others share (shared.h). */
+/* memory.h - the kinds of memory, except pools (pool.h) and shared memory (shared.h). */
 #ifndef VGPU_MEMORY_MEMORY_H
 #define VGPU_MEMORY_MEMORY_H
 
@@ -16,7 +16,7 @@ void vgpu_linear_freed(const struct vgpu_item *item);
 /* An address is an import of another process's memory, which may end with its context: 0, or -ENOMEM
  * as vgpu_imports_more. */
 int vgpu_linear_imported(CUdeviceptr dptr, bool of_context);
-/* What ended with a context. */
+/* Releases the charges of memory that ended with the context. */
 void vgpu_linear_ended(uint64_t owner);
 
 /* ---------------------------------- managed.c: managed memory, which the card gives in steps */
@@ -24,7 +24,7 @@ void vgpu_linear_ended(uint64_t owner);
 void vgpu_managed_less(int card, uint64_t size);
 
 /* ----------------------------------------------------------------------------------- array.c */
-/* What ended with a context. */
+/* Releases the charges of arrays that ended with the context. */
 void vgpu_arrays_ended(uint64_t owner);
 
 /* ----------------------------------- vmm.c: exports and imports of the memory of cuMemCreate */
@@ -42,20 +42,20 @@ void vgpu_vmm_imported(CUmemGenericAllocationHandle handle, struct vgpu_kept *ow
 CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph,
 			   CUstream stream);
 void vgpu_graph_forget(CUgraphExec graph);
-/* Brings the charge to what the graphs of a card hold. */
+/* Sets the charge to the memory of the card's graphs. */
 void vgpu_graphs_settle(int card, CUdevice dev);
 
 /* --------------------------------------------- module.c, first_use.c: code and its variables */
-/* What is charged for modules. */
+/* Returns the charge of all modules, in bytes. */
 uint64_t vgpu_modules_charged(int card);
 /* Lowers the charge by at most bytes. */
 void vgpu_modules_lower(int card, uint64_t bytes);
-/* What ended with a context. */
+/* Releases the charges of modules that ended with the context. */
 void vgpu_modules_ended(uint64_t owner);
 
 /* Which handles have been used before (first_use.c).
  * A call for a handle (and a name in it, or NULL) in the current context;
- * 0: there is no context. To be asked for before the call is made. */
+ * 0: there is no context. Get the key before the call. */
 uint64_t vgpu_use_key(const char *call, const void *handle, const char *name);
 /* That call was made before, went well and was noted; lossy. No locks. */
 bool vgpu_used(uint64_t key);
@@ -64,11 +64,11 @@ void vgpu_use_note(uint64_t key);
 void vgpu_uses_forget(void);
 
 /* ----- context_cost.c: memory that no allocation call asks for: contexts, code, local memory */
-/* A context grows a little with what a program does (pools, pitched memory, first
- * launches): room for that is charged from the start and kept. */
+/* Pools, pitched memory and first launches make a context grow a little. Its charge includes this
+ * room from the start. */
 #define VGPU_CONTEXT_GROWTH (16ull << 20)
 
-/* What a context is charged; 0: nothing. */
+/* Returns the charge of a context; 0: none. */
 uint64_t vgpu_context_bytes(int card);
 /* Before a context of a card is made: its cost, 0 or -ENOMEM. */
 int vgpu_overhead_context(int card);
@@ -85,13 +85,13 @@ void vgpu_overhead_lower(int card, uint64_t bytes);
  * not list the process: it is in another PID namespace, or has no context yet. The first call opens
  * NVML. */
 bool vgpu_overhead_counted(int card, uint64_t *bytes);
-/* The watcher compares the two (compare.c): without gresd all that is charged, with it only what
- * modules were charged. */
+/* The watcher compares the two (compare.c). Without gresd it compares the whole charge, with gresd
+ * only the charge of modules. */
 void vgpu_overhead_tick(uint64_t now);
 
 /* ---------------------------------------------- told.c: the memory that a process sees */
-/* Changes free and total of a card from the driver's values to those of the job: the card is as large as
- * the limit. Without a limit, or if card is below 0, both stay. */
+/* Replaces the driver's free and total of a card by the job's values: total is the limit. Without a
+ * limit, or if card is below 0, both stay. */
 void vgpu_told(int card, uint64_t *free, uint64_t *total);
 
 #endif

@@ -10,26 +10,26 @@
 /* The driver's pools grow in steps of this many bytes (measured: 580, H200). */
 #define VGPU_POOL_STEP (32ull << 20)
 
-/* frees.c: What streams free of a pool. For a pool it is free at once; another stream has it, and
- * the card has it back, only when the card has come to the free and the host has waited for that
- * (cuMemPoolTrimTo; driver 580: to have asked is not enough). */
+/* frees.c: memory of a pool that streams freed. In the freeing stream the pool can use it at once.
+ * Other streams and the card get it later: the card must have executed the free, and the host must
+ * have waited for that. With driver 580, a query is not enough for cuMemPoolTrimTo. */
 struct vgpu_frees {
 	/* Stream -> an event behind its last free, and the bytes that it freed since none was known. A
 	 * thread takes an entry out for a call that waits if the stream is full. */
 	struct vgpu_table in;
-	unsigned pending; /* entries, also those that are out */
+	unsigned pending; /* entries, including entries that a thread has taken out */
 	bool unknown;     /* there may be others */
 };
 
 /* The stream has just freed so many bytes; costs an event in it. */
 void vgpu_frees_mark(struct vgpu_frees *f, CUstream stream, uint64_t bytes);
-/* So many bytes are to be freed by other streams, at most. */
+/* Returns how many bytes other streams have yet to free, at most. */
 uint64_t vgpu_frees_elsewhere(struct vgpu_frees *f, CUstream stream);
-/* What the stream does from now on waits for the frees of the others, so that the driver can give
- * it their memory. Not during a capture. */
+/* Makes the stream's later work wait for the frees of other streams, so that the driver can give it
+ * their memory. Do not call this during a capture. */
 void vgpu_frees_before(struct vgpu_frees *f, CUstream stream);
-/* Waits for those that the card has come to: the driver knows it then. True: there is no other. Not
- * during a capture. */
+/* Waits for the frees that the card has executed, so that the driver knows of them. Returns true if no
+ * free is left. Do not call this during a capture. */
 bool vgpu_frees_passed(struct vgpu_frees *f);
 /* There are none. */
 void vgpu_frees_none(struct vgpu_frees *f);
@@ -65,7 +65,7 @@ CUresult vgpu_pool_book(struct vgpu_booking *b, struct pool *p, size_t size, CUs
  * the driver again. Otherwise *r is the result for the caller. */
 bool vgpu_pool_again(struct vgpu_booking *b, CUdeviceptr *dptr, CUresult *r);
 
-/* What so many bytes can make a pool grow to. */
+/* Returns the largest growth of a pool by an allocation of so many bytes. */
 static inline uint64_t vgpu_pool_steps(uint64_t bytes)
 {
 	return (bytes + VGPU_POOL_STEP - 1) / VGPU_POOL_STEP * VGPU_POOL_STEP;
@@ -84,7 +84,7 @@ CUresult vgpu_pool_destroy(CUmemoryPool handle);
 
 /* The driver may let a stream wait for the frees of other streams. */
 bool vgpu_pool_streams_wait(struct pool *p);
-/* What pools hold may be less than before: to be called after such a change. */
+/* Call this after a change that may have made pools smaller. */
 void vgpu_pools_changed(void);
 /* Memory that the card's pools keep but nobody uses: the driver gets it back. Not during a capture. */
 void vgpu_pools_trim(int card);

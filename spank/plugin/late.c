@@ -49,7 +49,7 @@ static void fill(struct environment *env, spank_t spank)
 	} items[] = {{"SLURM_JOB_ID", S_JOB_ID},
 		     {"SLURM_JOB_UID", S_JOB_UID},
 		     {"SLURM_JOB_GID", S_JOB_GID}};
-	/* What the job's own environment says; the first of two names that is there. */
+	/* From the job's environment: the first of the two names that is set. */
 	static const char *const variables[][3] = {
 		{"SLURM_JOB_USER", "SLURM_JOB_USER"},
 		{"SLURM_JOB_ACCOUNT", "SLURM_JOB_ACCOUNT"},

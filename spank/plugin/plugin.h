@@ -78,7 +78,7 @@ bool vgpu_jobdir_refused(int dir, struct vgpu_why *why);
 /* jobstate.c. The file is there. */
 #define VGPU_GRESD_PLACES "ask-gresd" /* it chooses the cards */
 #define VGPU_LOSES_SHARDS \
-	"loses-shards" /* slurmctld can start a job without those that it asks for */
+	"loses-shards" /* slurmctld can start a job without the shards that it requests */
 bool vgpu_is_there(const char *run_dir, const char *name);
 /* The Prolog has left this state of the job: spank/prolog/state.go. */
 #define VGPU_NO_SHARE "no-share"

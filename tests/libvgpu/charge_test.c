@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* charge_test.c - what batches are charged: alone, beside other streams, next to other jobs. */
+/* charge_test.c - the charge of batches: alone, with parallel streams, and next to other jobs. */
 #include "../../libvgpu/compute/beside.c"
 #include "../../libvgpu/compute/charge.c"
 #include "../../libvgpu/compute/own_time.c"
@@ -15,7 +15,7 @@ static uint64_t now = 1000000000u;
 #define LAUNCHES 5
 #define BATCH_OF_NS (LAUNCHES * KERNEL_NS)
 
-/* The schedule from now on: so many other jobs are on the card, and this one has a part of it. */
+/* Sets the schedule: the number of other jobs on the card, and this job's part of it. */
 static void company(struct gate *g, uint32_t others, uint32_t weight_ppm)
 {
 	const struct vgpu_schedule s = {.others = others,
@@ -26,7 +26,7 @@ static void company(struct gate *g, uint32_t others, uint32_t weight_ppm)
 	vgpu_gate_follow(g, &s, now);
 }
 
-/* A batch that takes ns from now on, of which other streams were not charged for busy. */
+/* Charges a batch that takes ns from now on. No other stream was charged for busy of these. */
 static uint64_t charge(struct gate *g, struct vgpu_cost *cost, uint64_t ns, uint64_t busy,
 		       uint64_t held)
 {
@@ -62,11 +62,11 @@ static void test_alone(void)
 	CHECK_EQ(c->est_ns, KERNEL_NS);
 	/* An estimate never lowers a charge. */
 	CHECK_EQ(charge(&g, c, 10 * BATCH_OF_NS, 10 * BATCH_OF_NS, 0), 10 * BATCH_OF_NS);
-	/* A batch that may have waited for a launch that was held is charged, and teaches nothing. */
+	/* A batch that may have waited for a throttled launch is charged. Its time is not learned. */
 	c->est_ns = KERNEL_NS;
 	CHECK_EQ(charge(&g, c, 3 * BATCH_OF_NS, 3 * BATCH_OF_NS, 2 * BATCH_OF_NS), 3 * BATCH_OF_NS);
 	CHECK_EQ(c->est_ns, KERNEL_NS);
-	/* What several processes do at a time counts once. */
+	/* Time counts once, however many processes work. */
 	header.counted_ns[0] = now + BATCH_OF_NS / 2;
 	CHECK_EQ(charge(&g, c, BATCH_OF_NS, BATCH_OF_NS, 0), BATCH_OF_NS / 2);
 }
