@@ -9,6 +9,7 @@
 struct vgpu_state vgpu_state;
 static struct vgpu_cache_header header;
 static struct vgpu_slot slot;
+static struct vgpu_grant grant;
 static uint64_t now = 1000000000u;
 
 #define KERNEL_NS 80000u
@@ -122,6 +123,7 @@ int main(void)
 {
 	vgpu_state.cache = (struct vgpu_cache){.header = &header, .slots = &slot};
 	vgpu_state.slot = &slot;
+	vgpu_state.grant = &grant;
 	test_alone();
 	test_streams();
 	test_next_to_neighbors();
