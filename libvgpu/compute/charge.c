@@ -89,7 +89,9 @@ static double part_of_streams(struct gate *g, const struct vgpu_stream_batch *b,
 static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span, double busy,
 		  double slack, double held, double part)
 {
-	double sure = span > held ? span - held : 0, own = part * part_of_streams(g, b, span, busy);
+	double sure = span > held ? span - held : 0,
+	       most = span * part_of_streams(g, b, span, busy);
+	double own = span > 0 ? part * most / span : part;
 
 	/* The host may have lost its processor while it recorded the events. */
 	if (b->launches == 1 && !b->solid)
@@ -98,7 +100,7 @@ static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span
 		vgpu_cost_took(b->func[0].cost, b->launches,
 			       sure > slack ? (sure - slack) * own : 0);
 	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, sure * own / (1 + b->beside),
-			 span * own);
+			 most);
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, double span,
@@ -111,7 +113,9 @@ uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, do
 	if (in_company(g, b))
 		return (uint64_t)(b->alone || est > span ? span : est);
 	learn(g, b, span, busy, slack, held, part);
-	return (uint64_t)(counted * part);
+	/* The neighbors may have been idle: then the batch took what its launches usually take. */
+	est = est < counted ? est : counted;
+	return (uint64_t)(est > counted * part ? est : counted * part);
 }
 
 uint64_t vgpu_batch_unseen(struct gate *g, const struct vgpu_stream_batch *b, uint64_t now)
