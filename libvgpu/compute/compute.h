@@ -48,8 +48,9 @@ void vgpu_gate_drop_stream(CUstream stream);
  * vgpu_gate_ended(), which forgets it if it is gone. */
 void vgpu_gate_ends(CUcontext ctx);
 void vgpu_gate_ended(CUcontext ctx, bool gone);
-/* The host has waited for work. Long work is charged at once: the process may end now. */
-void vgpu_gate_waited(int card);
+/* The host has waited for work. Long work is charged at once: the process may end now. all: for all work of
+ * a stream (NULL: of the context). */
+void vgpu_gate_waited(int card, CUstream stream, bool all);
 /* Watcher's turn: closes idle batches, reaps completed ones. Returns true
  * while any is open or in flight. */
 bool vgpu_gate_tick(void);

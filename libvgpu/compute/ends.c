@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "charge.h"
 #include "event.h"
 #include "gate.h"
 #include "lane.h"
@@ -73,7 +74,18 @@ void vgpu_gate_record(CUstream stream)
 	}
 }
 
-void vgpu_gate_waited(int card)
+static void laneless_ended(struct gate *g, CUstream stream, uint64_t now)
+{
+	CUcontext ctx;
+
+	if (!g->laneless_ns || !g->laneless_ctx || (stream && stream != g->laneless_stream) ||
+	    vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || ctx != g->laneless_ctx)
+		return;
+	vgpu_laneless_charge(g, now);
+	g->laneless_ns = 0;
+}
+
+void vgpu_gate_waited(int card, CUstream stream, bool all)
 {
 	struct gate *g = &vgpu_gates[card];
 	uint64_t now = vgpu_now();
@@ -89,6 +101,8 @@ void vgpu_gate_waited(int card)
 	}
 	if (lasted && !vgpu_events_barred())
 		vgpu_batch_reap(g, now);
+	if (all)
+		laneless_ended(g, stream, now);
 	vgpu_gate_release(g);
 }
 

@@ -202,37 +202,6 @@ static inline bool gated(struct vgpu_launch *l, CUstream stream, CUcontext *ctx,
 	return true;
 }
 
-static bool all_lanes_busy(const struct gate *g)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < g->lanes; i++)
-		n += g->lane[i].closed || g->lane[i].open;
-	return n == LANES;
-}
-
-/* Launches without a lane have no events. They are charged all the time until a lane is free. */
-static void charge_laneless(struct gate *g, uint64_t now)
-{
-	uint64_t since = g->laneless_ns, ns;
-
-	if (likely(!since))
-		return;
-	ns = (uint64_t)(vgpu_gate_count(g, (double)(now - since), now) *
-			vgpu_own_part(g, g->laneless_own_ns, since, now));
-	vgpu_gate_charge(g, ns, 0, ns);
-	g->laneless_ns = all_lanes_busy(g) ? now : 0;
-	g->laneless_own_ns = vgpu_gate_own(g, now);
-}
-
-static void without_lane(struct gate *g, struct vgpu_launch *l, uint64_t now)
-{
-	charge_laneless(g, now);
-	g->laneless_ns = now;
-	g->laneless_own_ns = vgpu_gate_own(g, now);
-	vgpu_gate_charge(g, l->est_ns, l->est_ns, l->est_ns);
-}
-
 void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint64_t unknown_ns)
 {
 	struct vgpu_budget *budget;
@@ -283,7 +252,7 @@ void vgpu_gate_enter(struct vgpu_launch *l, CUstream stream, uint64_t key, uint6
 	if (l->batch)
 		join_batch(g, l, cost);
 	else
-		without_lane(g, l, now);
+		vgpu_laneless_launch(g, ctx, l, now);
 	if (since) {
 		__atomic_sub_fetch(&budget->balance_ns, (int64_t)l->est_ns, __ATOMIC_SEQ_CST);
 		vgpu_order_leave(budget, since);
@@ -386,7 +355,7 @@ bool vgpu_gate_tick(void)
 		for (unsigned k = 0; k < g->lanes; k++)
 			busy |= tick_lane(&g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);
-		charge_laneless(g, now);
+		vgpu_laneless_charge(g, now);
 		busy |= g->laneless_ns != 0;
 		vgpu_gate_release(g);
 	}

@@ -123,8 +123,10 @@ struct gate {
 	/* The sum of the times of the last batches of parallel streams, and the time that they cover. */
 	double spans_ns, covered_ns;
 	/* Since then launches without a lane are not charged, and the job's own time then. 0: there are
-	 * none. */
+	 * none. Their context and stream; NULL: there are several. */
 	uint64_t laneless_ns, laneless_own_ns;
+	CUcontext laneless_ctx;
+	CUstream laneless_stream;
 	/* Since then work that is not CUDA's is on the card and not charged (queues.c), and the
 	 * job's own time then. 0: there is none. */
 	uint64_t queues_since_ns, queues_own_ns;

@@ -118,6 +118,17 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	return spare;
 }
 
+bool vgpu_lanes_taken(const struct gate *g)
+{
+	unsigned lanes = 0, contexts = 0;
+
+	for (unsigned i = 0; i < g->lanes; i++)
+		lanes += !idle(&g->lane[i]);
+	for (unsigned i = 0; i < CONTEXTS; i++)
+		contexts += g->context[i].ctx && !context_idle(g, &g->context[i]);
+	return lanes == LANES || contexts == CONTEXTS;
+}
+
 /* All batches of the lane are taken, and something that is no work is behind the last one: one more
  * launch would be charged for that. */
 static bool full(const struct lane *l)

@@ -68,7 +68,7 @@ void vgpu_waited(CUstream stream, CUevent event, uint64_t began)
 	if (card < 0)
 		return;
 	if (unlikely(began))
-		vgpu_gate_waited(card);
+		vgpu_gate_waited(card, stream, !event);
 	last = LOAD(&state[card].last);
 	if (!last || !for_the_last(card, last, stream, event))
 		return;
