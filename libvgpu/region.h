@@ -125,7 +125,11 @@ struct vgpu_grant_card {
 	/* Corrections of the job's budget since the grant was made, as gresd measured them: time that was
 	 * charged too much, less time that was charged too little. Whole microseconds. Not under seq. */
 	int64_t credit_ns;
-	uint32_t reserved2[4];
+	/* gaps_ppm: the part of gaps_ns (vgpu_cache_header) in which the card worked, 1e-6, as gresd
+	 * measured it. It is valid up to gaps_until_ns (CLOCK_MONOTONIC). Not under seq. */
+	uint64_t gaps_until_ns;
+	uint32_t gaps_ppm;
+	uint32_t reserved2;
 };
 
 struct vgpu_grant {
@@ -196,9 +200,9 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC, at most: up to here the time in which processes of the job had work
 	 * on the card is counted, or there was none. What several do at a time counts once. */
 	uint64_t counted_ns[VGPU_MAX_CARDS];
-	/* With neighbors: time in which the job had work, less the charges of its processes. In
-	 * nanoseconds; at most 20 ms. */
-	int64_t behind_ns[VGPU_MAX_CARDS];
+	/* The sum of the gaps in batches, in nanoseconds: time in which the card may have waited for the
+	 * host. Only of jobs whose gaps gresd measures. */
+	uint64_t gaps_ns[VGPU_MAX_CARDS];
 	/* CLOCK_MONOTONIC: a process of the job last saw work complete, or launched work past the
 	 * budget because none completed. */
 	uint64_t progress_ns[VGPU_MAX_CARDS];
@@ -263,6 +267,7 @@ VGPU_AT(vgpu_grant_card, mem_outside, 112);
 VGPU_AT(vgpu_grant_card, turn_period_us, 128);
 VGPU_AT(vgpu_grant_card, turn_begin_ns, 144);
 VGPU_AT(vgpu_grant_card, credit_ns, 168);
+VGPU_AT(vgpu_grant_card, gaps_ppm, 184);
 _Static_assert(sizeof(struct vgpu_grant_card) == 192, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
 VGPU_AT(vgpu_grant, generation, 40);
@@ -273,7 +278,7 @@ VGPU_AT(vgpu_cache_header, version, 8);
 VGPU_AT(vgpu_cache_header, uuid, 64);
 VGPU_AT(vgpu_cache_header, budget, 960);
 VGPU_AT(vgpu_cache_header, demand, 1984);
-VGPU_AT(vgpu_cache_header, behind_ns, 2752);
+VGPU_AT(vgpu_cache_header, gaps_ns, 2752);
 VGPU_AT(vgpu_cache_header, credited_us, 3008);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, slice_us, 48);

@@ -10,28 +10,51 @@ const mostOvercharge = 10
 
 // correction compares the charges of a job on a card with its work.
 type correction struct {
-	sum   uint64 // charged_ns when it was last read; it can be forged
-	at    time.Time
-	until float64 // of it, up to the last sample
-	left  time.Duration
-	given time.Duration // by the last sample
+	charged, gaps growing
+	at            time.Time // when they were last read
+	left          time.Duration
+	given         time.Duration // by the last sample
+	// idle is the part of the gaps in which the card did not work.
+	idle float64
 }
 
-// read returns the growth of charged_ns between the last two samples. Charges up to a sample are
-// interpolated: a sample is older than the cache.
-func (c *correction) read(sum uint64, u Used, now time.Time) time.Duration {
-	first, before := c.at.IsZero() || sum < c.sum, c.until
+// growing is a sum in the job's cache, in nanoseconds. It can be forged.
+type growing struct {
+	sum   uint64
+	until float64 // of it, up to the last sample
+}
+
+// read returns the growth up to a sample: a part of the growth since the last call.
+func (g *growing) read(sum uint64, part float64, most time.Duration) time.Duration {
+	before := g.until
+	g.until = float64(g.sum) + part*float64(sum-g.sum)
+	g.sum = sum
+	return time.Duration(max(0, min(g.until-before, float64(most))))
+}
+
+// read returns the growth of charged_ns and gaps_ns between the last two samples. Both are interpolated:
+// a sample is older than the cache.
+func (c *correction) read(charged, gaps uint64, u Used, now time.Time) (dCharged, dGaps time.Duration) {
+	first := c.at.IsZero() || charged < c.charged.sum || gaps < c.gaps.sum
 	part := 1.0
 	if span := now.Sub(c.at); !first && span > 0 {
 		part = max(0, min(1, float64(u.Until.Sub(c.at))/float64(span)))
 	}
-	c.until = float64(c.sum) + part*float64(sum-c.sum)
-	c.sum, c.at = sum, now
+	c.at = now
 	if first {
-		c.until = float64(sum)
-		return u.Most
+		c.charged, c.gaps = growing{charged, float64(charged)}, growing{gaps, float64(gaps)}
+		return u.Most, 0
 	}
-	return time.Duration(max(0, min(c.until-before, 2*float64(u.Span))))
+	return c.charged.read(charged, part, 2*u.Span), c.gaps.read(gaps, part, 2*u.Span)
+}
+
+// learn compares a sample with its charges. Each launch of a slow host is followed by a gap: the driver's
+// sample shows how much of the gaps was work. Short gaps show nothing.
+func (c *correction) learn(charged, gaps time.Duration, u Used) {
+	if u.Least < u.Most || u.Most == 0 || gaps < u.Span/20 {
+		return
+	}
+	c.idle = max(0, min(1, c.idle+float64(charged-u.Most)/float64(gaps)))
 }
 
 // add returns by how much the balance is to change for one sample, in whole microseconds. One percent of

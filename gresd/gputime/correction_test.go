@@ -124,7 +124,11 @@ func TestChargesAreReadUpToTheSample(t *testing.T) {
 	begin := time.Now()
 	at := func(sum uint64, late time.Duration, now int) time.Duration {
 		end := begin.Add(time.Duration(now) * time.Second)
-		return c.read(sum, Used{Until: end.Add(-late), Span: time.Second, Most: 7}, end)
+		charged, gaps := c.read(sum, sum/2, Used{Until: end.Add(-late), Span: time.Second, Most: 7}, end)
+		if charged != 7 && charged < 2*time.Second && (gaps < charged/2-ms || gaps > charged/2+ms) {
+			t.Errorf("gaps of %v in %v, want half", gaps, charged)
+		}
+		return charged
 	}
 	if got := at(500e6, 0, 0); got != 7 {
 		t.Errorf("the first sample: %v, want what was measured", got)
@@ -146,5 +150,36 @@ func TestChargesAreReadUpToTheSample(t *testing.T) {
 		if got := at(test.sum, test.late, i+1); got < test.want-1000 || got > test.want+1000 {
 			t.Errorf("sample %d: %v, want %v", i, got, test.want)
 		}
+	}
+}
+
+// A host needs 20 us for each kernel of 5 us: three quarters of the job's gaps are idle.
+func TestTheIdlePartOfGapsIsLearned(t *testing.T) {
+	var c correction
+	for i, work := range []time.Duration{50 * ms, 200 * ms, 210 * ms, 190 * ms, 200 * ms} {
+		gaps := 4 * work
+		charged := time.Duration(float64(gaps) * (1 - c.idle))
+		c.learn(charged, gaps, Used{Span: time.Second, Least: work, Most: work})
+		if c.idle < 0.749 || c.idle > 0.751 {
+			t.Errorf("second %d: %.3f of the gaps are idle, want 0.75", i, c.idle)
+		}
+	}
+	for _, test := range []struct {
+		name        string
+		gaps        time.Duration
+		least, most time.Duration
+	}{
+		{"short gaps", 10 * ms, 5 * ms, 5 * ms},
+		{"bounds that differ", 500 * ms, 100 * ms, 200 * ms},
+		{"a late sample", 500 * ms, 0, 0},
+	} {
+		before := c.idle
+		if c.learn(500*ms, test.gaps, Used{Span: time.Second, Least: test.least, Most: test.most}); c.idle != before {
+			t.Errorf("%s: %.3f of the gaps are idle, want %.3f as before", test.name, c.idle, before)
+		}
+	}
+	c.learn(200*ms, 400*ms, Used{Span: time.Second, Least: 900 * ms, Most: 900 * ms})
+	if c.idle != 0 {
+		t.Errorf("the card was never idle: %.3f, want 0", c.idle)
 	}
 }

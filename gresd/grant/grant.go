@@ -306,6 +306,13 @@ func (s *Store) AddCredit(jobID uint32, card int, d time.Duration) {
 	}
 }
 
+// SetGaps publishes the part of the gaps in a job's batches in which a card worked (libvgpu.Grant.SetGaps).
+func (s *Store) SetGaps(jobID uint32, card int, part float64, valid time.Duration) {
+	if e := s.entry(jobID); e != nil {
+		e.grant.SetGaps(card, part, valid)
+	}
+}
+
 // Schedule returns the schedule in force; zero for an unknown job or card.
 func (s *Store) Schedule(jobID uint32, card int) libvgpu.Schedule {
 	e := s.entry(jobID)

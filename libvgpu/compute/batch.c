@@ -28,7 +28,7 @@ bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		return false;
 	if (cost->varies)
 		return true;
-	if (!vgpu_host_bound(g, now) || balance >= AMPLE_NS)
+	if (!vgpu_host_bound(g, now) || g->gaps_measured || balance >= AMPLE_NS)
 		return false;
 	return now - g->several_ns > ONE_STREAM_NS || now / 4 % AMONG_STREAMS_EVERY == 0;
 }

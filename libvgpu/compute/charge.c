@@ -92,7 +92,7 @@ static double part_of_streams(struct gate *g, const struct vgpu_stream_batch *b,
 static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span, double busy,
 		  double slack, double held, double part)
 {
-	double sure = span > held ? span - held : 0,
+	double idle = slack * (1 - g->gaps_part), sure = span > held + idle ? span - held - idle : 0,
 	       most = span * part_of_streams(g, b, span, busy);
 	double own = span > 0 ? part * most / span : part;
 
@@ -106,6 +106,17 @@ static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span
 			 most);
 }
 
+/* The part of a batch's charge in which the card may have waited for the host. gresd compares the sum
+ * with the driver's measurement. */
+static double gap(struct gate *g, double span, double slack, double counted)
+{
+	double ns = slack < span ? slack : span;
+
+	ns = span > 0 ? ns * counted / span : 0;
+	ADD(&vgpu_state.cache.header->gaps_ns[g->card], (uint64_t)ns);
+	return ns;
+}
+
 uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, double span,
 			   double busy, double slack, double held, uint64_t now)
 {
@@ -116,6 +127,8 @@ uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, do
 	if (in_company(g, b))
 		return (uint64_t)(b->alone || est > span ? span : est);
 	learn(g, b, span, busy, slack, held, part);
+	if (g->gaps_measured)
+		return (uint64_t)(counted - gap(g, span, slack, counted) * (1 - g->gaps_part));
 	/* The neighbors may have been idle: then the batch took what its launches usually take. */
 	est = est < counted ? est : counted;
 	return (uint64_t)(est > counted * part ? est : counted * part);
