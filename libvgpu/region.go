@@ -292,9 +292,9 @@ func (g *Grant) Credit(card int) time.Duration {
 	return time.Duration(atomic.LoadInt64((*int64)(unsafe.Pointer(&g.region().card[card].credit_ns))))
 }
 
-// SetGaps publishes the part of the gaps in the job's batches in which a card worked, 0 to 1. It is valid
-// for a time.
-func (g *Grant) SetGaps(card int, part float64, valid time.Duration) {
+// SetGaps publishes the part of the gaps in the job's batches in which a card did not work, 0 to 1. It is
+// valid for a time.
+func (g *Grant) SetGaps(card int, idle float64, valid time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var now unix.Timespec
@@ -302,21 +302,23 @@ func (g *Grant) SetGaps(card int, part float64, valid time.Duration) {
 		return
 	}
 	c := &g.region().card[card]
-	atomic.StoreUint32(word(&c.gaps_ppm), uint32(part*1e6))
+	atomic.StoreUint32(word(&c.gaps_idle_ppm), uint32(idle*1e6))
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(&c.gaps_until_ns)), uint64(now.Nano())+uint64(valid))
 }
 
-// Gaps returns what SetGaps published; false: it is not valid any more, or was never set.
-func (g *Grant) Gaps(card int) (part float64, valid bool) {
+// Gaps returns what SetGaps published; 0: it is not valid any more.
+func (g *Grant) Gaps(card int) (idle float64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var now unix.Timespec
 	if g.mem == nil || card < 0 || card >= len(g.spec.Cards) || unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
-		return 0, false
+		return 0
 	}
 	c := &g.region().card[card]
-	until := atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.gaps_until_ns)))
-	return float64(atomic.LoadUint32(word(&c.gaps_ppm))) / 1e6, uint64(now.Nano()) < until
+	if uint64(now.Nano()) >= atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.gaps_until_ns))) {
+		return 0
+	}
+	return float64(atomic.LoadUint32(word(&c.gaps_idle_ppm))) / 1e6
 }
 
 // Revoke marks the job as ended. The limits stay in force for processes that

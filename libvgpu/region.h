@@ -125,10 +125,10 @@ struct vgpu_grant_card {
 	/* Corrections of the job's budget since the grant was made, as gresd measured them: time that was
 	 * charged too much, less time that was charged too little. Whole microseconds. Not under seq. */
 	int64_t credit_ns;
-	/* gaps_ppm: the part of gaps_ns (vgpu_cache_header) in which the card worked, 1e-6, as gresd
-	 * measured it. It is valid up to gaps_until_ns (CLOCK_MONOTONIC). Not under seq. */
+	/* gaps_idle_ppm: the part of gaps_ns (vgpu_cache_header) in which the card did not work, 1e-6, as
+	 * gresd measured it. It is valid up to gaps_until_ns (CLOCK_MONOTONIC). Not under seq. */
 	uint64_t gaps_until_ns;
-	uint32_t gaps_ppm;
+	uint32_t gaps_idle_ppm;
 	uint32_t reserved2;
 };
 
@@ -267,7 +267,7 @@ VGPU_AT(vgpu_grant_card, mem_outside, 112);
 VGPU_AT(vgpu_grant_card, turn_period_us, 128);
 VGPU_AT(vgpu_grant_card, turn_begin_ns, 144);
 VGPU_AT(vgpu_grant_card, credit_ns, 168);
-VGPU_AT(vgpu_grant_card, gaps_ppm, 184);
+VGPU_AT(vgpu_grant_card, gaps_idle_ppm, 184);
 _Static_assert(sizeof(struct vgpu_grant_card) == 192, "vgpu_grant_card");
 VGPU_AT(vgpu_grant, version, 8);
 VGPU_AT(vgpu_grant, generation, 40);

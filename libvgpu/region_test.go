@@ -151,6 +151,26 @@ func TestCorrectionsAddUpOverARestart(t *testing.T) {
 	}
 }
 
+// What gresd measured of gaps is valid for a time.
+func TestGapsAreValidForATime(t *testing.T) {
+	_, g := create(t)
+	for _, test := range []struct {
+		idle  float64
+		valid time.Duration
+		want  float64
+	}{{0.75, time.Minute, 0.75}, {0.5, 0, 0}, {0.25, time.Minute, 0.25}} {
+		g.SetGaps(1, test.idle, test.valid)
+		g.SetGaps(2, 1, time.Minute) // a card that the grant does not have
+		if got := g.Gaps(1); got != test.want || g.Gaps(0) != 0 {
+			t.Errorf("%g for %v: got %g and %g, want %g and 0", test.idle, test.valid, got, g.Gaps(0), test.want)
+		}
+	}
+	g.Close()
+	if g.SetGaps(1, 1, time.Minute); g.Gaps(1) != 0 {
+		t.Error("a closed grant was changed")
+	}
+}
+
 func TestCreateGrantNeverReplaces(t *testing.T) {
 	path, _ := create(t)
 	before := inodeOf(t, path)

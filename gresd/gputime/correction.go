@@ -14,8 +14,9 @@ type correction struct {
 	at            time.Time // when they were last read
 	left          time.Duration
 	given         time.Duration // by the last sample
-	// idle is the part of the gaps in which the card did not work.
-	idle float64
+	// idle is the part of the gaps in which the card did not work. In all of the last gaps, it worked
+	// for work.
+	idle, work, all float64
 }
 
 // growing is a sum in the job's cache, in nanoseconds. It can be forged.
@@ -48,13 +49,22 @@ func (c *correction) read(charged, gaps uint64, u Used, now time.Time) (dCharged
 	return c.charged.read(charged, part, 2*u.Span), c.gaps.read(gaps, part, 2*u.Span)
 }
 
+// memory is the time over which the idle part of gaps is averaged: samples and charges do not cover
+// exactly the same time.
+const memory = 3 * time.Second
+
 // learn compares a sample with its charges. Each launch of a slow host is followed by a gap: the driver's
-// sample shows how much of the gaps was work. Short gaps show nothing.
+// sample shows how much of the gaps was work.
 func (c *correction) learn(charged, gaps time.Duration, u Used) {
-	if u.Least < u.Most || u.Most == 0 || gaps < u.Span/20 {
+	if u.Least < u.Most || u.Most == 0 {
 		return
 	}
-	c.idle = max(0, min(1, c.idle+float64(charged-u.Most)/float64(gaps)))
+	keep := max(0, 1-float64(u.Span)/float64(memory))
+	work := float64(u.Most-charged) + float64(gaps)*(1-c.idle)
+	c.work = keep*c.work + max(0, min(float64(gaps), work))
+	if c.all = keep*c.all + float64(gaps); c.all > 0 {
+		c.idle = 1 - c.work/c.all
+	}
 }
 
 // add returns by how much the balance is to change for one sample, in whole microseconds. One percent of

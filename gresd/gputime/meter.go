@@ -14,7 +14,7 @@ type Grants interface {
 	Cache(jobID uint32, maxAge time.Duration) (libvgpu.CacheView, error)
 	Schedule(jobID uint32, card int) libvgpu.Schedule
 	AddCredit(jobID uint32, card int, d time.Duration)
-	SetGaps(jobID uint32, card int, part float64, valid time.Duration)
+	SetGaps(jobID uint32, card int, idle float64, valid time.Duration)
 }
 
 // Meter gives all parts of gresd the records of cards, the driver's samples, and the work of jobs
@@ -78,7 +78,7 @@ func (m *Meter) correct(job uint32, c *correction, u Used, limit float64) {
 	}
 	charged, gaps := c.read(view.Cards[0].Budget.ChargedNS, view.Cards[0].GapsNS, u, time.Now())
 	c.learn(charged, gaps, u)
-	m.grants.SetGaps(job, 0, 1-c.idle, longestSpan)
+	m.grants.SetGaps(job, 0, c.idle, longestSpan)
 	if d := c.add(charged, u, time.Duration(limit*float64(u.Span))); d != 0 {
 		m.grants.AddCredit(job, 0, d)
 	}

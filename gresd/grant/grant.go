@@ -306,10 +306,10 @@ func (s *Store) AddCredit(jobID uint32, card int, d time.Duration) {
 	}
 }
 
-// SetGaps publishes the part of the gaps in a job's batches in which a card worked (libvgpu.Grant.SetGaps).
-func (s *Store) SetGaps(jobID uint32, card int, part float64, valid time.Duration) {
+// SetGaps publishes the idle part of the gaps in a job's batches (libvgpu.Grant.SetGaps).
+func (s *Store) SetGaps(jobID uint32, card int, idle float64, valid time.Duration) {
 	if e := s.entry(jobID); e != nil {
-		e.grant.SetGaps(card, part, valid)
+		e.grant.SetGaps(card, idle, valid)
 	}
 }
 

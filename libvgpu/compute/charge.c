@@ -92,7 +92,7 @@ static double part_of_streams(struct gate *g, const struct vgpu_stream_batch *b,
 static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span, double busy,
 		  double slack, double held, double part)
 {
-	double idle = slack * (1 - g->gaps_part), sure = span > held + idle ? span - held - idle : 0,
+	double idle = slack * g->gaps_idle, sure = span > held + idle ? span - held - idle : 0,
 	       most = span * part_of_streams(g, b, span, busy);
 	double own = span > 0 ? part * most / span : part;
 
@@ -128,7 +128,7 @@ uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, do
 		return (uint64_t)(b->alone || est > span ? span : est);
 	learn(g, b, span, busy, slack, held, part);
 	if (g->gaps_measured)
-		return (uint64_t)(counted - gap(g, span, slack, counted) * (1 - g->gaps_part));
+		return (uint64_t)(counted - gap(g, span, slack, counted) * g->gaps_idle);
 	/* The neighbors may have been idle: then the batch took what its launches usually take. */
 	est = est < counted ? est : counted;
 	return (uint64_t)(est > counted * part ? est : counted * part);

@@ -133,10 +133,10 @@ struct gate {
 	struct gate_context context[CONTEXTS];
 	uint64_t uses;
 	uint64_t gaps_ns; /* end of the last batch that made the card wait for the host */
-	/* gresd measures the part of such gaps in which the card worked: the part, 0 to 1. */
+	/* gresd measures the part of such gaps in which the card did not work: 0 to 1. */
 	bool gaps_measured;
-	double gaps_part;
-	unsigned lanes;   /* so many have been in use */
+	double gaps_idle;
+	unsigned lanes; /* so many have been in use */
 	struct lane lane[LANES];
 };
 

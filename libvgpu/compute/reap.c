@@ -103,10 +103,10 @@ static void account(struct gate *g, const struct lane *l, struct vgpu_stream_bat
 static void read_gaps(struct gate *g, uint64_t now)
 {
 	const struct vgpu_grant_card *c = &vgpu_state.grant->card[g->card];
-	double part = LOAD(&c->gaps_ppm) / 1e6;
+	double idle = LOAD(&c->gaps_idle_ppm) / 1e6;
 
 	g->gaps_measured = vgpu_only_budget(g) && now < LOAD(&c->gaps_until_ns);
-	g->gaps_part = g->gaps_measured && part < 1 ? part : 1;
+	g->gaps_idle = !g->gaps_measured ? 0 : idle < 1 ? idle : 1;
 }
 
 void vgpu_batch_reap(struct gate *g, uint64_t now)

@@ -7,6 +7,11 @@
 #include "check.h"
 
 struct vgpu_state vgpu_state;
+bool vgpu_lanes_taken(const struct gate *g)
+{
+	return g->lanes == LANES;
+}
+
 static struct vgpu_cache_header header;
 static struct vgpu_slot slot;
 static struct vgpu_grant grant;
@@ -28,8 +33,8 @@ static void company(struct gate *g, uint32_t others, uint32_t weight_ppm)
 }
 
 /* Charges a batch that takes ns from now on. No other stream was charged for busy of these. */
-static uint64_t charge(struct gate *g, struct vgpu_cost *cost, uint64_t ns, uint64_t busy,
-		       uint64_t held)
+static uint64_t charge_all(struct gate *g, struct vgpu_cost *cost, uint64_t ns, uint64_t busy,
+			   double slack, uint64_t held)
 {
 	struct vgpu_stream_batch b = {.asked_ns = now,
 				      .opened_ns = now,
@@ -44,9 +49,20 @@ static uint64_t charge(struct gate *g, struct vgpu_cost *cost, uint64_t ns, uint
 	l->open = true;
 	l->ring[0].asked_ns = now;
 	now += ns;
-	ns = vgpu_batch_charge(g, &b, (double)ns, (double)busy, 0, (double)held, now);
+	ns = vgpu_batch_charge(g, &b, (double)ns, (double)busy, slack, (double)held, now);
 	l->open = false;
 	return ns;
+}
+
+static uint64_t charge(struct gate *g, struct vgpu_cost *cost, uint64_t ns, uint64_t busy,
+		       uint64_t held)
+{
+	return charge_all(g, cost, ns, busy, 0, held);
+}
+
+static uint64_t charge_gaps(struct gate *g, struct vgpu_cost *cost, uint64_t busy, double slack)
+{
+	return charge_all(g, cost, BATCH_OF_NS, busy, slack, 0);
 }
 
 static bool near(uint64_t ns, uint64_t want)
@@ -100,6 +116,32 @@ static void test_next_to_neighbors(void)
 	CHECK(near(charge(&g, c, BATCH_OF_NS * 10 / 3, BATCH_OF_NS * 10 / 3, 0), BATCH_OF_NS));
 }
 
+/* Of the time of a batch, the card may have waited for the host in 80 %. gresd says how much of that it
+ * was idle. */
+static void test_gaps(void)
+{
+	static struct gate g;
+	struct vgpu_cost *c = vgpu_cost_of(5);
+	double gaps = 0.8 * BATCH_OF_NS;
+	uint64_t sum = header.gaps_ns[0];
+
+	c->est_ns = KERNEL_NS / 4;
+	c->samples = 100;
+	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS);
+	CHECK_EQ(header.gaps_ns[0], sum);
+	g.gaps_measured = true;
+	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS);
+	CHECK_EQ(header.gaps_ns[0], sum + (uint64_t)gaps);
+	g.gaps_idle = 0.75;
+	c->est_ns = KERNEL_NS / 4;
+	CHECK(near(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS * 4 / 10));
+	CHECK(c->est_ns > KERNEL_NS / 4 && c->est_ns < KERNEL_NS * 4 / 10);
+	/* Half of the time is another stream's, and so is half of the gaps. */
+	sum = header.gaps_ns[0];
+	CHECK(near(charge_gaps(&g, c, BATCH_OF_NS / 2, gaps), BATCH_OF_NS * 2 / 10));
+	CHECK_EQ(header.gaps_ns[0], sum + (uint64_t)(gaps / 2));
+}
+
 /* The work of jobs runs side by side: costs are learned without company, and charged with it. */
 static void test_side_by_side(void)
 {
@@ -126,6 +168,7 @@ int main(void)
 	test_alone();
 	test_streams();
 	test_next_to_neighbors();
+	test_gaps();
 	test_side_by_side();
 	return done("charge_test");
 }
