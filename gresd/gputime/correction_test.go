@@ -12,7 +12,7 @@ const ms = time.Millisecond
 
 // second adds a sample of one second. The job's limit is 20 %.
 func (c *correction) second(charged, least, most time.Duration) time.Duration {
-	return c.add(charged, Used{Span: time.Second, Least: least, Most: most}, 200*ms)
+	return c.add(growth{charged: charged, waits: 1}, Used{Span: time.Second, Least: least, Most: most}, 200*ms)
 }
 
 func TestCorrection(t *testing.T) {
@@ -27,10 +27,11 @@ func TestCorrection(t *testing.T) {
 		{"a difference of one percent", correction{}, 110 * ms, 100 * ms, 100 * ms, 0, correction{left: 10 * ms}},
 		{"and one percent too little", correction{}, 90 * ms, 100 * ms, 100 * ms, 0, correction{left: -10 * ms}},
 		{"charged too much", correction{}, 150 * ms, 100 * ms, 100 * ms, 40 * ms, correction{left: 10 * ms, given: 40 * ms}},
-		{"charged too little", correction{}, 150 * ms, 300 * ms, 300 * ms, -150 * ms, correction{}},
+		{"charged too little", correction{}, 150 * ms, 300 * ms, 300 * ms, -100 * ms, correction{left: -10 * ms}},
 		{"what was left is carried over", correction{left: 10 * ms}, 104 * ms, 100 * ms, 100 * ms, 4 * ms, correction{left: 10 * ms, given: 4 * ms}},
 		{"and comes to nothing", correction{left: 10 * ms}, 95 * ms, 100 * ms, 100 * ms, 0, correction{left: 5 * ms}},
-		{"too little is carried over", correction{left: -8 * ms}, 96 * ms, 100 * ms, 100 * ms, -12 * ms, correction{}},
+		{"too little, below the limit", correction{}, 50 * ms, 100 * ms, 100 * ms, 0, correction{left: -10 * ms}},
+		{"too little is carried over", correction{left: -8 * ms}, 196 * ms, 206 * ms, 206 * ms, -6 * ms, correction{left: -10 * ms}},
 		{"no more than the limit left", correction{}, 500 * ms, 150 * ms, 150 * ms, 45 * ms, correction{left: 10 * ms, given: 45 * ms}},
 		{"nothing at the limit", correction{}, time.Second, 200 * ms, 200 * ms, 0, correction{left: 10 * ms}},
 		{"nothing above it", correction{}, time.Second, 300 * ms, 300 * ms, 0, correction{left: 10 * ms}},
@@ -42,7 +43,7 @@ func TestCorrection(t *testing.T) {
 		{"no more than all of the card", correction{given: 900 * ms}, time.Second, 150 * ms, 150 * ms, 800 * ms, correction{left: 10 * ms, given: 800 * ms}},
 		{"between the bounds", correction{}, 300 * ms, 100 * ms, 400 * ms, 0, correction{}},
 		{"above both bounds", correction{}, 450 * ms, 100 * ms, 150 * ms, 45 * ms, correction{left: 10 * ms, given: 45 * ms}},
-		{"below both bounds", correction{}, 50 * ms, 100 * ms, 150 * ms, -50 * ms, correction{}},
+		{"below both bounds", correction{}, 150 * ms, 250 * ms, 300 * ms, -50 * ms, correction{left: -10 * ms}},
 		{"nothing is known", correction{left: 7 * ms}, 900 * ms, 0, time.Second, 0, correction{}},
 		{"whole microseconds", correction{}, 150*ms + 999, 100 * ms, 100 * ms, 40*ms + time.Microsecond, correction{left: 10*ms - 1, given: 40*ms + time.Microsecond}},
 	} {
@@ -53,21 +54,12 @@ func TestCorrection(t *testing.T) {
 	}
 }
 
-// The driver's samples are whole percents. Over many samples, charges and work differ by no more than
-// the percent of one sample.
-func TestRoundingDoesNotAddUp(t *testing.T) {
-	for _, percent := range []float64{3.2, 11.5, 16.45} {
-		var c correction
-		var sum, told time.Duration
-		for i := range 600 {
-			work := time.Duration(percent * (1 + 0.1*math.Sin(float64(i))) * float64(10*ms))
-			rounded := work.Round(10 * ms)
-			told += work - rounded
-			sum += c.second(work, rounded, rounded)
-		}
-		if off := told - sum; off < -10*ms || off > 10*ms {
-			t.Errorf("%g %%: corrected by %v in ten minutes, want %v", percent, sum, told)
-		}
+// A job that did not wait for its budget gets nothing back: its balance is full.
+func TestAJobThatDidNotWaitGetsNothing(t *testing.T) {
+	var c correction
+	u := Used{Span: time.Second, Least: 50 * ms, Most: 50 * ms}
+	if got := c.add(growth{charged: 150 * ms}, u, 200*ms); got != 0 || c != (correction{left: 10 * ms}) {
+		t.Errorf("%v, then %+v; want 0, and one percent carried over", got, c)
 	}
 }
 
@@ -119,12 +111,33 @@ func TestWhatCorrectionsComeTo(t *testing.T) {
 	}
 }
 
+// The driver's samples are whole percents, and charges are 5 % too high or too low. Over many samples, the
+// job still has its limit.
+func TestRoundingDoesNotAddUp(t *testing.T) {
+	for _, limit := range []time.Duration{32 * ms, 115 * ms, 164500 * time.Microsecond} {
+		var c correction
+		var sum, granted time.Duration
+		for i := range 600 {
+			factor := 1 + 0.05*math.Sin(float64(i))
+			work := time.Duration(float64(max(0, limit+granted)) / factor)
+			rounded := work.Round(10 * ms)
+			u := Used{Span: time.Second, Least: rounded, Most: rounded}
+			granted = c.add(growth{charged: limit + granted, waits: 1}, u, limit)
+			sum += work / 600
+		}
+		if sum < limit-3*ms || sum > limit+ms {
+			t.Errorf("limit %v of each second: had %v", limit, sum)
+		}
+	}
+}
+
 func TestChargesAreReadUpToTheSample(t *testing.T) {
 	var c correction
 	begin := time.Now()
 	at := func(sum uint64, late time.Duration, now int) time.Duration {
 		end := begin.Add(time.Duration(now) * time.Second)
-		charged, gaps := c.read(sum, sum/2, Used{Until: end.Add(-late), Span: time.Second, Most: 7}, end)
+		g := c.read(sums{sum, sum / 2, 0}, Used{Until: end.Add(-late), Span: time.Second, Most: 7}, end)
+		charged, gaps := g.charged, g.gaps
 		if charged != 7 && charged < 2*time.Second && (gaps < charged/2-ms || gaps > charged/2+ms) {
 			t.Errorf("gaps of %v in %v, want half", gaps, charged)
 		}
@@ -159,7 +172,7 @@ func TestTheIdlePartOfGapsIsLearned(t *testing.T) {
 	for i, work := range []time.Duration{50 * ms, 200 * ms, 210 * ms, 190 * ms, 200 * ms} {
 		gaps := 4 * work
 		charged := time.Duration(float64(gaps) * (1 - c.idle))
-		c.learn(charged, gaps, Used{Span: time.Second, Least: work, Most: work})
+		c.learn(growth{charged: charged, gaps: gaps}, Used{Span: time.Second, Least: work, Most: work})
 		if c.idle < 0.749 || c.idle > 0.751 {
 			t.Errorf("second %d: %.3f of the gaps are idle, want 0.75", i, c.idle)
 		}
@@ -174,13 +187,13 @@ func TestTheIdlePartOfGapsIsLearned(t *testing.T) {
 		{"a late sample", 500 * ms, 0, 0},
 	} {
 		before := c.idle
-		if c.learn(500*ms, test.gaps, Used{Span: time.Second, Least: test.least, Most: test.most}); c.idle != before {
+		if c.learn(growth{charged: 500 * ms, gaps: test.gaps}, Used{Span: time.Second, Least: test.least, Most: test.most}); c.idle != before {
 			t.Errorf("%s: %.3f of the gaps are idle, want %.3f as before", test.name, c.idle, before)
 		}
 	}
 	// Longer kernels fill the gaps: this is learned in a few seconds.
 	for range 10 {
-		c.learn(time.Duration(float64(400*ms)*(1-c.idle)), 400*ms, Used{Span: time.Second, Least: 400 * ms, Most: 400 * ms})
+		c.learn(growth{charged: time.Duration(float64(400*ms) * (1 - c.idle)), gaps: 400 * ms}, Used{Span: time.Second, Least: 400 * ms, Most: 400 * ms})
 	}
 	if c.idle > 0.02 {
 		t.Errorf("the card was never idle: %.3f, want 0", c.idle)

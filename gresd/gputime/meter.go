@@ -76,10 +76,11 @@ func (m *Meter) correct(job uint32, c *correction, u Used, limit float64) {
 		*c = correction{}
 		return
 	}
-	charged, gaps := c.read(view.Cards[0].Budget.ChargedNS, view.Cards[0].GapsNS, u, time.Now())
-	c.learn(charged, gaps, u)
+	b := view.Cards[0].Budget
+	g := c.read(sums{b.ChargedNS, view.Cards[0].GapsNS, b.WaitNS}, u, time.Now())
+	c.learn(g, u)
 	m.grants.SetGaps(job, 0, c.idle, longestSpan)
-	if d := c.add(charged, u, time.Duration(limit*float64(u.Span))); d != 0 {
+	if d := c.add(g, u, time.Duration(limit*float64(u.Span))); d != 0 {
 		m.grants.AddCredit(job, 0, d)
 	}
 }

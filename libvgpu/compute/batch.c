@@ -18,6 +18,9 @@
  * without a second stream, the gate assumes that there is only one. */
 #define ONE_STREAM_NS 100000000u
 #define AMONG_STREAMS_EVERY 64
+/* gresd measures a slow host's gaps. The estimates bound their work until it has. They come from so many
+ * launches: the first one includes what the driver loads. */
+#define FIRST_ALONE 8
 
 bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		      const struct vgpu_launch *launch, int64_t balance, uint64_t now)
@@ -28,7 +31,11 @@ bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		return false;
 	if (cost->varies)
 		return true;
-	if (!vgpu_host_bound(g, now) || g->gaps_measured || balance >= AMPLE_NS)
+	if (!vgpu_host_bound(g, now))
+		return false;
+	if (g->gaps_measured)
+		return g->gaps_idle == 0 && launch->samples < FIRST_ALONE;
+	if (balance >= AMPLE_NS)
 		return false;
 	return now - g->several_ns > ONE_STREAM_NS || now / 4 % AMONG_STREAMS_EVERY == 0;
 }

@@ -92,7 +92,8 @@ static double part_of_streams(struct gate *g, const struct vgpu_stream_batch *b,
 static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span, double busy,
 		  double slack, double held, double part)
 {
-	double idle = slack * g->gaps_idle, sure = span > held + idle ? span - held - idle : 0,
+	double idle = slack * (!g->gaps_measured || g->gaps_idle > 0 ? g->gaps_idle : 1),
+	       sure = span > held + idle ? span - held - idle : 0,
 	       most = span * part_of_streams(g, b, span, busy);
 	double own = span > 0 ? part * most / span : part;
 
@@ -106,15 +107,28 @@ static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span
 			 most);
 }
 
-/* The part of a batch's charge in which the card may have waited for the host. gresd compares the sum
- * with the driver's measurement. */
-static double gap(struct gate *g, double span, double slack, double counted)
+static bool varies(const struct vgpu_stream_batch *b)
 {
-	double ns = slack < span ? slack : span;
+	for (unsigned i = 0; i < b->nfuncs; i++)
+		if (b->func[i].cost->varies)
+			return true;
+	return b->rest_ns != 0;
+}
 
-	ns = span > 0 ? ns * counted / span : 0;
-	ADD(&vgpu_state.cache.header->gaps_ns[g->card], (uint64_t)ns);
-	return ns;
+/* The part of a batch's time in which the card waited for the host. gresd measures it as a part of all
+ * gaps. Until it has, the work in the gaps is taken for what such launches took alone. */
+static double idle_of(struct gate *g, const struct vgpu_stream_batch *b, double est, double slack,
+		      double span, double counted)
+{
+	double gap = slack < span ? slack : span, idle = counted > est ? counted - est : 0;
+
+	if (!g->gaps_measured || span <= 0)
+		return 0;
+	gap *= counted / span;
+	ADD(&vgpu_state.cache.header->gaps_ns[g->card], (uint64_t)gap);
+	if (g->gaps_idle > 0)
+		return gap * g->gaps_idle;
+	return varies(b) ? 0 : idle < gap ? idle : gap;
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, double span,
@@ -127,8 +141,8 @@ uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, do
 	if (in_company(g, b))
 		return (uint64_t)(b->alone || est > span ? span : est);
 	learn(g, b, span, busy, slack, held, part);
-	if (g->gaps_measured)
-		return (uint64_t)(counted - gap(g, span, slack, counted) * g->gaps_idle);
+	if (part >= 1)
+		return (uint64_t)(counted - idle_of(g, b, est, slack, span, counted));
 	/* The neighbors may have been idle: then the batch took what its launches usually take. */
 	est = est < counted ? est : counted;
 	return (uint64_t)(est > counted * part ? est : counted * part);
