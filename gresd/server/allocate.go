@@ -53,7 +53,7 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 			return err
 		}
 		rec = taken
-		return onDisk.Wait()
+		return s.awaitDisk(rec.JobID, onDisk)
 	})
 	if err != nil {
 		return err
@@ -73,6 +73,19 @@ func (s *Server) allocate(facts slurm.JobFacts, req request.Request, restart uin
 		"gpu_uuid", card.UUID, "share", card.Share, "cores", card.Cores, "memory", card.Memory,
 		"mode", gpu.FormatMode(rec.Mode, rec.Ceiling), "engine", engineOfRecord(&rec))
 	return nil
+}
+
+// slowWrite is how long one write of the ledger takes before gresd logs it.
+const slowWrite = 5 * time.Second
+
+// awaitDisk waits until a change of a job's record is durable. The job's Prolog or Epilog waits, too.
+func (s *Server) awaitDisk(jobID uint32, onDisk ledger.Pending) error {
+	began := time.Now()
+	err := onDisk.Wait()
+	if took := time.Since(began); took > s.slowWrite {
+		s.log.Warn("the disk of state_dir is slow: jobs wait for it", "job_id", jobID, "took", took)
+	}
+	return err
 }
 
 // take finds the cards and reserves the share on them for this job. The record is on its way to
@@ -339,7 +352,7 @@ func (s *Server) release(w wire.Request) wire.Reply {
 func (s *Server) drop(jobID uint32) error {
 	s.mps.Release(jobID)
 	s.grants.Revoke(jobID)
-	if err := s.queue.Release(jobID).Wait(); err != nil {
+	if err := s.awaitDisk(jobID, s.queue.Release(jobID)); err != nil {
 		return fmt.Errorf("delete from ledger: %w", err)
 	}
 	_, err := s.grants.Remove(jobID)

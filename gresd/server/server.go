@@ -111,6 +111,7 @@ type Server struct {
 	comparing chan struct{}             // holds one who has them compared, for all who want it
 
 	compareLife time.Duration // compareLife; tests change it
+	slowWrite   time.Duration // slowWrite; tests change it
 
 	reload wakeup.Bell // the cards are to be read anew
 }
@@ -125,7 +126,7 @@ func New(parts Parts, ledgerLost bool) (*Server, error) {
 		ready: make(chan struct{}), reload: wakeup.NewBell(), comparing: make(chan struct{}, 1),
 		jobLocks:    jobLocks{byJob: map[uint32]*jobLock{}},
 		deciding:    deciding{jobs: map[uint32][]*context.CancelCauseFunc{}, latest: map[uint32]uint64{}},
-		compareLife: compareLife,
+		compareLife: compareLife, slowWrite: slowWrite,
 	}
 	s.compared.Store(&time.Time{})
 	if err := s.writeMarkers(); err != nil {

@@ -33,7 +33,8 @@ type bench struct {
 	// idleMemory is what is in use on the card before anything runs, in MiB.
 	idleMemory uint64
 	solos      map[string]float64
-	known      known // of company
+	soloLates  map[string]float64 // lateness of the runs that gave solos
+	known      known              // of company
 	nextJob    uint32
 	nodes      int       // gresds started so far
 	deadline   time.Time // zero: none
@@ -46,7 +47,7 @@ type bench struct {
 }
 
 func newBench(o options) (*bench, error) {
-	b := &bench{options: o, solos: map[string]float64{}, known: newKnown(), nextJob: 1000}
+	b := &bench{options: o, solos: map[string]float64{}, soloLates: map[string]float64{}, known: newKnown(), nextJob: 1000}
 	if b.build == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -203,6 +204,10 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// simRounds is the number of rounds in a unit of 20 us on the simulated card. A measurement on a busy
+// machine gives less.
+const simRounds = 1000
+
 // calibrate learns how many rounds of the kernel are one unit of work.
 func (b *bench) calibrate(ctx context.Context) error {
 	var got struct{ Inner, SMs int }
@@ -212,6 +217,9 @@ func (b *bench) calibrate(ctx context.Context) error {
 	}
 	if err := p.result(30*time.Second, &got); err != nil {
 		return fmt.Errorf("calibrate: %w", err)
+	}
+	if b.sim {
+		got.Inner = simRounds
 	}
 	b.inner, b.sms = got.Inner, got.SMs
 	fmt.Printf("vgpu-bench %s: %d multiprocessors, %d rounds in a unit of 20 us\n", version, got.SMs, got.Inner)

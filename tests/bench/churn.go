@@ -71,7 +71,8 @@ func (b *bench) churnFor(ctx context.Context, o *ours) (report.Record, error) {
 	sum := tally{began: monotonic()}
 	granted := 0
 	end := time.Now().Add(b.churn)
-	for ctx.Err() == nil && time.Now().Before(end) {
+	willKill := b.churnJobs == 0
+	for ctx.Err() == nil && (time.Now().Before(end) || sum.errors == 0 && (int(sum.jobs) < b.churnJobs || !willKill)) {
 		var kept []*guest
 		for _, g := range guests {
 			if monotonic() < g.ends {
@@ -88,6 +89,7 @@ func (b *bench) churnFor(ctx context.Context, o *ours) (report.Record, error) {
 				sum.fail(err)
 			} else {
 				sum.jobs++
+				willKill = willKill || g.kill
 				granted += share
 				guests = append(guests, g)
 			}

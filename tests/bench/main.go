@@ -34,6 +34,7 @@ type options struct {
 	peerEnv             string
 	mps, mpsFree        bool
 	budget, churn       time.Duration
+	churnJobs           int // churn goes on until so many jobs have started and one of them is to be killed
 	warm, seconds       time.Duration
 	seed                uint64
 	list, plots         bool

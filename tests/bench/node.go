@@ -84,6 +84,10 @@ for job in *; do
 done
 `
 
+// prologWait is as long as a Prolog waits for gresd. The first grant of a new gresd waits for six
+// writes to the disk, one after another. Each can take seconds if other programs fill the disk's queue.
+const prologWait = 150 * time.Second
+
 // nodeName is how Slurm would call this node.
 const nodeName = "bench"
 
@@ -143,7 +147,7 @@ func startNode(ctx context.Context, b *bench, toml string) (n *node, err error) 
 		return n, fmt.Errorf("start gresd: %w", err)
 	}
 	go func() { _ = n.cmd.Wait(); close(n.ended) }()
-	n.client = wire.Client{Socket: n.path("run/gresd.sock"), Timeout: 20 * time.Second}
+	n.client = wire.Client{Socket: n.path("run/gresd.sock"), Timeout: prologWait}
 	return n, n.await(ctx)
 }
 
@@ -179,9 +183,12 @@ func (n *node) writeFiles(toml string) error {
 	return nil
 }
 
+// startWait is TimeoutStartSec of gresd.service.
+const startWait = 90 * time.Second
+
 // await waits until gresd answers.
 func (n *node) await(ctx context.Context) error {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(startWait); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if rep, err := n.client.Do(ctx, wire.Request{Op: wire.OpStatus}); err == nil && rep.Status != nil && rep.Status.Ready {
 			return nil
 		}
@@ -191,7 +198,7 @@ func (n *node) await(ctx context.Context) error {
 		default:
 		}
 	}
-	return n.failed("not ready after 30 s")
+	return n.failed(fmt.Sprintf("not ready after %s", startWait))
 }
 
 // failed adds the end of the log.
@@ -235,7 +242,7 @@ func (n *node) grant(ctx context.Context, t tenant) (id uint32, env []string, er
 	})
 	switch {
 	case err != nil:
-		return id, nil, fmt.Errorf("grant: %w", err)
+		return id, nil, fmt.Errorf("grant: %w; %w", err, n.failed("the end of its log"))
 	case rep.Result != wire.Granted:
 		return id, nil, fmt.Errorf("grant of %d %%: gresd said %s: %s", t.share, rep.Result, rep.Message)
 	}

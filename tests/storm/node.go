@@ -27,7 +27,10 @@ const (
 	// CardMiB is the memory of each simulated card.
 	CardMiB = 80 << 10
 
-	startWait = 30 * time.Second
+	// startWait is TimeoutStartSec of gresd.service.
+	startWait = 90 * time.Second
+	// prologWait is as long as a Prolog waits for gresd, whose disk can be slow.
+	prologWait = 150 * time.Second
 )
 
 // Node is one node with its cards and its jobs. Call cluster.Enter first: gresd
@@ -139,7 +142,7 @@ func (n *Node) Log() string { return filepath.Join(n.Dir, "gresd.log") }
 
 // Client talks to gresd.
 func (n *Node) Client() *wire.Client {
-	return &wire.Client{Socket: filepath.Join(n.run(), "gresd.sock"), Timeout: startWait}
+	return &wire.Client{Socket: filepath.Join(n.run(), "gresd.sock"), Timeout: prologWait}
 }
 
 // ErrEnded says that gresd ended before it was ready.

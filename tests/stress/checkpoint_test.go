@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/processor"
 	"github.com/slurm-vgpu/slurm-vgpu/tests/simgpu"
 )
 
@@ -132,13 +133,15 @@ func (p *process) hasSlice(us uint64) {
 	})
 }
 
-// part is the first's part of what both have of card 0 for a while, by its records.
-func part(a, b *process) float64 {
+// part returns the first's part of what both have of card 0 for a while, by its records, and the
+// lateness of both (package processor).
+func part(a, b *process) (part float64, late []float64) {
 	had := func(p *process) float64 { c, _ := p.on(0); return float64(c.BusyNS) }
-	a0, b0 := had(a), had(b)
+	lateness := func(p *process) float64 { return float64(p.Late(p.pid())) }
+	began, a0, b0, aLate, bLate := time.Now(), had(a), had(b), lateness(a), lateness(b)
 	time.Sleep(600 * time.Millisecond)
-	da, db := had(a)-a0, had(b)-b0
-	return da / (da + db)
+	da, db, took := had(a)-a0, had(b)-b0, float64(time.Since(began))
+	return da / (da + db), []float64{min(1, (lateness(a)-aLate)/took), min(1, (lateness(b)-bLate)/took)}
 }
 
 // A job whose process cuda-checkpoint suspends beside a busy neighbour keeps what it has booked,
@@ -197,9 +200,11 @@ func TestASuspendedProcessKeepsItsPlace(t *testing.T) {
 		if round%4 != 3 {
 			continue
 		}
-		m.eventually("its share, 0.3 of what both have", func() bool { // a busy machine starves one or the other
-			got := part(p, q)
-			return got > 0.25 && got < 0.35
+		m.eventually("its share, 0.3 of what both have", func() bool {
+			got, late := part(p, q)
+			t.Logf("round %d: %.3f of what both have; without a processor for %.3f of the time", round, got, late)
+			low, high := processor.Bounds(0, 0.25, 0.35, []float64{0.3, 0.7}, late)
+			return got > low && got < high
 		})
 	}
 	if beats := mine.slot().HeartbeatNS; beats <= before.HeartbeatNS {

@@ -36,35 +36,40 @@ struct samples {
 	struct head *head;
 	struct sample *entry;
 	uint64_t capacity;
-	size_t bytes; /* of the file */
+	uint64_t work[2]; /* the most that was read */
+	size_t bytes;     /* of the file */
 	volatile int stop;
 };
 
+/* Writes entry n. */
+static void take_sample(struct samples *s, uint64_t n)
+{
+	struct sample *e = &s->entry[n];
+
+	e->t = now_ns();
+	for (int i = 0; i < 2; i++) {
+		uint64_t w = s->card->progress[i].work;
+
+		/* stores of several multiprocessors may arrive out of order */
+		s->work[i] = w > s->work[i] ? w : s->work[i];
+	}
+	e->work = s->work[0] + s->work[1];
+	e->kernels = card_kernels(s->card);
+	__atomic_store_n(&s->head->count, n + 1, __ATOMIC_RELEASE);
+}
+
+/* The first and the last entry belong to samples_start and samples_stop. */
 static void *sampler(void *arg)
 {
 	struct samples *s = arg;
-	uint64_t next = now_ns(), work[2] = {0, 0};
+	uint64_t next = now_ns();
 
-	for (uint64_t n = 0; n < s->capacity; n++) {
-		struct sample *e = &s->entry[n];
-		bool last = s->stop; /* the end of the work is seen */
-
-		e->t = now_ns();
-		for (int i = 0; i < 2; i++) {
-			uint64_t w = s->card->progress[i].work;
-
-			/* stores of several multiprocessors may arrive out of order */
-			work[i] = w > work[i] ? w : work[i];
-		}
-		e->work = work[0] + work[1];
-		e->kernels = card_kernels(s->card);
-		__atomic_store_n(&s->head->count, n + 1, __ATOMIC_RELEASE);
-		if (last)
-			break;
+	for (uint64_t n = 1; n < s->capacity - 1 && !s->stop; n++) {
 		next += PERIOD_NS;
-		if (next < e->t)
-			next = e->t;
+		if (next < s->entry[n - 1].t)
+			next = s->entry[n - 1].t;
 		sleep_until(next);
+		take_sample(s, n);
 	}
 	return NULL;
 }
@@ -90,6 +95,7 @@ struct samples *samples_start(const char *path, const struct card *c, const stru
 	x->head->magic = MAGIC;
 	x->head->grid = c->grid * (s->kind == RHYTHM ? s->units : 1);
 	x->head->kernel = s->kind == PRODUCT || s->kind == RHYTHM ? 1 : s->units;
+	take_sample(x, 0); /* before the work, also if the thread gets a processor late */
 	if (pthread_create(&x->thread, NULL, sampler, x))
 		die(path, "no thread");
 	return x;
@@ -99,6 +105,7 @@ void samples_stop(struct samples *s)
 {
 	s->stop = 1;
 	pthread_join(s->thread, NULL);
+	take_sample(s, s->head->count); /* the end of the work */
 	munmap(s->head, s->bytes);
 	free(s);
 }

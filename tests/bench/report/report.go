@@ -59,6 +59,8 @@ type Tenant struct {
 	StepsMS []float64 `json:"steps_ms,omitempty"`
 	// Late is the lateness of the tenant (package processor) on the simulated card.
 	Late float64 `json:"late,omitempty"`
+	// SoloLate is the lateness of the run of the load alone: OfSolo is too high by up to 1/(1-SoloLate).
+	SoloLate float64 `json:"solo_late,omitempty"`
 	// Kept is set in the scenario company.
 	Kept *Kept `json:"kept,omitempty"`
 }
