@@ -129,9 +129,16 @@ static void test_gaps(void)
 	c->samples = 100;
 	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS);
 	CHECK_EQ(header.gaps_ns[0], sum);
+	/* Not measured yet: the estimate of the launches bounds the work. */
 	g.gaps_measured = true;
-	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS);
+	c->est_ns = KERNEL_NS / 4;
+	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS / 4);
 	CHECK_EQ(header.gaps_ns[0], sum + (uint64_t)gaps);
+	CHECK_EQ(c->est_ns, KERNEL_NS / 4);
+	c->est_ns = KERNEL_NS / 8;
+	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS / 5);
+	c->varies = 1;
+	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS);
 	g.gaps_idle = 0.75;
 	c->est_ns = KERNEL_NS / 4;
 	CHECK(near(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS * 4 / 10));
