@@ -203,7 +203,7 @@ func TestATaskThatWaitsHasTheNextRoom(t *testing.T) {
 					t.Errorf("sent back %d times with %d commands, want at most %d and %d", s.back.Load(), s.commands.Load(), c.back, c.commands*int64(c.tasks))
 				}
 				if told := n.cluster.load().Told; s.back.Load() == 0 && len(told) != 0 {
-					t.Errorf("no job was sent back, and the users read %q", told)
+					t.Errorf("no job was sent back, and the users read %v", told)
 				}
 			})
 		})
