@@ -28,6 +28,8 @@ const (
 	CardMiB = 80 << 10
 
 	startWait = 30 * time.Second
+	// answerWait is how long a Prolog waits for the answer of a gresd that runs (spank/prolog).
+	answerWait = 150 * time.Second
 )
 
 // Node is one node with its cards and its jobs. Call cluster.Enter first: gresd
@@ -139,7 +141,7 @@ func (n *Node) Log() string { return filepath.Join(n.Dir, "gresd.log") }
 
 // Client talks to gresd.
 func (n *Node) Client() *wire.Client {
-	return &wire.Client{Socket: filepath.Join(n.run(), "gresd.sock"), Timeout: startWait}
+	return &wire.Client{Socket: filepath.Join(n.run(), "gresd.sock"), Timeout: answerWait}
 }
 
 // ErrEnded says that gresd ended before it was ready.
@@ -174,6 +176,7 @@ func (n *Node) Start() error {
 		close(done)
 	}()
 	client := n.Client()
+	client.Timeout = startWait
 	for end := time.Now().Add(startWait); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if !n.Alive() {
 			return ErrEnded
