@@ -27,7 +27,8 @@ const (
 	// CardMiB is the memory of each simulated card.
 	CardMiB = 80 << 10
 
-	startWait = 30 * time.Second
+	// startWait is how long systemd lets gresd start (TimeoutStartSec of gresd.service).
+	startWait = 90 * time.Second
 	// answerWait is how long a Prolog waits for the answer of a gresd that runs (spank/prolog).
 	answerWait = 150 * time.Second
 )
