@@ -140,6 +140,7 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		JobID: w.JobID, Share: req, Requeues: facts.Batch,
 		Try: func() error { return s.allocateAlone(ctx, facts, req, w.Restart) },
 	}
+	times := s.queue.RequeueCount(w.JobID) // before this attempt, which may wait and so count as failed
 	waited, err := s.findRoom(ctx, w, facts, want)
 	s.countCards(facts.JobID)
 	if err != nil {
@@ -148,8 +149,9 @@ func (s *Server) decide(ctx context.Context, w wire.Request) outcome {
 		}
 		return s.notPlaced(w, facts, err, waited)
 	}
+	s.queue.Remove(w.JobID)
 	reply = wire.Reply{OK: true, Result: wire.Granted}
-	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: s.queue.Remove(w.JobID)}
+	return outcome{verdict: placed, job: w, facts: facts, reply: reply, waited: waited, times: times}
 }
 
 // recordedReply returns the decision about this run of a job. The caller has the job's lock.

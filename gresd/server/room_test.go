@@ -187,7 +187,7 @@ func TestATaskThatWaitsHasTheNextRoom(t *testing.T) {
 		back     int64 // tasks sent back, at most
 		commands int64 // for each task, at most
 	}{
-		"a second":            {100, time.Second, 0, 2},
+		"a second":            {100, time.Second, 0, 2}, // one, and the settings of Slurm
 		"a minute":            {40, time.Minute, 0, 4},
 		"more than they wait": {40, 10 * time.Minute, 100, 15},
 	} {
@@ -201,6 +201,9 @@ func TestATaskThatWaitsHasTheNextRoom(t *testing.T) {
 				}
 				if s.back.Load() > c.back || s.commands.Load() > c.commands*int64(c.tasks) {
 					t.Errorf("sent back %d times with %d commands, want at most %d and %d", s.back.Load(), s.commands.Load(), c.back, c.commands*int64(c.tasks))
+				}
+				if told := n.cluster.load().Told; s.back.Load() == 0 && len(told) != 0 {
+					t.Errorf("no job was sent back, and the users read %v", told)
 				}
 			})
 		})

@@ -221,9 +221,11 @@ func (s *Server) CheckLiveness() {
 // It writes config.Paths.Loses, unless this release drops no shards.
 func (s *Server) writeMarkers() error {
 	paths := s.config.Get().Paths
-	err := atomicfile.Remove(paths.Ask())
+	var err error
 	if s.config.Get().Placement.By == config.PlacementGresd {
-		err = os.WriteFile(paths.Ask(), nil, 0o644)
+		err = os.WriteFile(paths.Ask(), nil, 0o644) // an earlier one stays: without it, a Prolog starts the job
+	} else {
+		err = atomicfile.Remove(paths.Ask())
 	}
 	if err == nil {
 		err = os.WriteFile(paths.Loses(), nil, 0o644)

@@ -193,21 +193,19 @@ func Count(times uint32) string {
 }
 
 // Remove removes a job that has its cards, or does not come again. Its reservation goes to the next job.
-// It returns how many attempts of the job have failed.
-func (q *Queue) Remove(jobID uint32) (times uint32) {
+func (q *Queue) Remove(jobID uint32) {
 	q.mu.Lock()
 	defer q.unlockAndSave()
 	i := q.find(jobID)
 	if i < 0 {
-		return 0
+		return
 	}
-	times, reserved := q.jobs[i].Times, len(q.jobs[i].Held) > 0
+	reserved := len(q.jobs[i].Held) > 0
 	q.remove(jobID)
 	q.reserveNext()
 	if reserved {
 		q.wakeFirst()
 	}
-	return times
 }
 
 // DropEndedJobs removes jobs that were canceled or run on another node, and ends the reservation for

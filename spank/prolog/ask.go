@@ -46,8 +46,9 @@ func (a answer) isFinal() bool { return a.isAnswer() && a.kind() != wire.KindBus
 
 // ask sends a request. A repeated request is harmless. With wait, ask repeats it until h.Patience
 // after gresd was last seen, or until h.AnswerWait is over. A gresd that takes the connection and does
-// not answer has all of h.AnswerWait: its process can be stopped, or its disk slow. Without wait, there
-// is one attempt: a node without gresd still runs jobs without a share at full speed.
+// not answer has all of h.AnswerWait: its process can be stopped, or its disk slow. If it breaks the
+// connection, ask raises h.Patience to h.RestartWait. Without wait, there is one attempt: a node without
+// gresd still runs jobs without a share at full speed.
 func (h *Hook) ask(ctx context.Context, req wire.Request, wait bool) answer {
 	client := wire.Client{Socket: h.socket(), Timeout: min(wire.DefaultTimeout, h.AnswerWait)}
 	if !h.placedByGresd() {
@@ -60,12 +61,12 @@ func (h *Hook) ask(ctx context.Context, req wire.Request, wait bool) answer {
 		}
 		reply, err := client.Do(ctx, req)
 		a := answer{reply, err}
+		var op *net.OpError
+		if !a.isAnswer() && (!errors.As(err, &op) || op.Op != "dial") { // gresd took the connection
+			seen, h.Patience = time.Now(), max(h.Patience, h.RestartWait)
+		}
 		if !wait || a.isAnswer() || errors.Is(err, context.DeadlineExceeded) {
 			return a
-		}
-		var op *net.OpError
-		if !errors.As(err, &op) || op.Op != "dial" { // gresd took the connection
-			seen = time.Now()
 		}
 		if next := time.Now().Add(retryEvery); next.After(seen.Add(h.Patience)) || next.After(last) {
 			return a

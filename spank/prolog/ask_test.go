@@ -6,9 +6,11 @@ import (
 	"bufio"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -60,9 +62,9 @@ func TestPrologWaitsForAGresdThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// gresdThatDies takes a request, dies when it has been at work for a time, and comes back, when the
+// gresdThatDies takes a request, works for some time, dies, and is away for some time. It is back when the
 // channel is closed.
-func gresdThatDies(t *testing.T, config Config, after time.Duration) <-chan struct{} {
+func gresdThatDies(t *testing.T, config Config, after, away time.Duration) <-chan struct{} {
 	t.Helper()
 	listener, err := net.Listen("unix", config.socket())
 	if err != nil {
@@ -80,7 +82,7 @@ func gresdThatDies(t *testing.T, config Config, after time.Duration) <-chan stru
 		listener.Close()
 		conn.Close()
 		_ = os.Remove(config.socket())
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(away)
 		startGresd(t, config.socket(), wire.Reply{OK: true, Result: wire.Granted})
 	}()
 	return up
@@ -91,9 +93,33 @@ func gresdThatDies(t *testing.T, config Config, after time.Duration) <-chan stru
 // its node.
 func TestPrologWaitsForAGresdThatDiesAtWork(t *testing.T) {
 	config := testConfig(t)
-	up := gresdThatDies(t, config, 600*time.Millisecond) // twice the patience of the test
+	up := gresdThatDies(t, config, 600*time.Millisecond, 100*time.Millisecond) // twice the patience of the test
 	if r := runHook(t, config, jobEnv("prolog_slurmd")); r.code != ExitOK {
 		t.Errorf("exit code %d after %s: %s", r.code, r.took, r.stderr)
 	}
 	<-up
+}
+
+// A gresd that dies at work is restarted, and may be away for longer than one that was never there.
+func TestPrologWaitsForARestart(t *testing.T) {
+	for name, env := range map[string]map[string]string{
+		"a job with shards":  jobEnv("prolog_slurmd"),
+		"a job with a count": jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := testConfig(t)
+			if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			requeued := 0
+			up := gresdThatDies(t, config, 0, time.Second)
+			r := runHook(t, config, env, func(h *Hook) {
+				h.RestartWait, h.AnswerWait = time.Minute, time.Minute
+				h.slurm = fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 60}, requeued: &requeued}
+			})
+			if <-up; r.code != ExitOK || requeued != 0 || len(r.log) != 0 {
+				t.Errorf("code %d after %s, requeued %d times, log %q; want a grant", r.code, r.took, requeued, r.log)
+			}
+		})
+	}
 }

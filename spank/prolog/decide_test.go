@@ -129,23 +129,6 @@ func TestAJobThatMayHaveLostItsShards(t *testing.T) {
 	}
 }
 
-// Where gresd chooses the cards, only slurmctld's count tells of a share. A gresd that is restarted
-// while such a job waits for room is asked again.
-func TestAJobWithACountWaitsForTheNextGresd(t *testing.T) {
-	config := testConfig(t)
-	if err := os.WriteFile(filepath.Join(config.RunDir, "ask-gresd"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	up := gresdThatDies(t, config, 0)
-	n := 0
-	r := runHook(t, config, jobEnv("prolog_slurmd", "SLURM_JOB_GPUS", ""), func(h *Hook) {
-		h.slurm = fakeSlurm{facts: slurm.JobFacts{Batch: true, Counted: 60}, requeued: &n}
-	})
-	if <-up; r.code != ExitOK || n != 0 || len(r.log) != 0 {
-		t.Errorf("code %d, requeued %d times, log %q; want a grant", r.code, n, r.log)
-	}
-}
-
 // A node on which nothing of ours is set up runs every job at once.
 func TestANodeThatTakesNoPart(t *testing.T) {
 	config := testConfig(t)

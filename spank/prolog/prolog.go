@@ -44,9 +44,12 @@ type Hook struct {
 	Stderr io.Writer
 	// Log tells the administrator; Slurm keeps nothing of what a hook prints.
 	Log func(line string)
-	// Patience is how long a job with a share waits for a gresd that is not there, for example
-	// because of an upgrade.
+	// Patience is how long a job with a share waits for a gresd that is not there.
 	Patience time.Duration
+	// RestartWait replaces Patience after gresd has taken the request: gresd is being restarted. On a
+	// busy node, gresd needs several seconds for its end and its start. A requeued job loses more: it
+	// waits for two minutes (AuthInfo=cred_expire).
+	RestartWait time.Duration
 	// AnswerWait is how long such a job waits in all, also for a gresd that does not answer.
 	AnswerWait time.Duration
 
@@ -59,7 +62,7 @@ type Hook struct {
 func New(getenv func(string) string, config Config, stdout, stderr io.Writer, log func(string)) *Hook {
 	return &Hook{
 		Getenv: getenv, Config: config, Stdout: stdout, Stderr: stderr, Log: log,
-		Patience: 5 * time.Second, AnswerWait: 150 * time.Second,
+		Patience: 5 * time.Second, RestartWait: 30 * time.Second, AnswerWait: 150 * time.Second,
 		askSlurmctldAfter: askSlurmctldAfter, selfGrant: selfGrant,
 	}
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,9 +63,7 @@ func TestJobsOutliveGresd(t *testing.T) {
 	}
 	time.Sleep(time.Second)
 	for _, j := range jobs {
-		if r := s.As(j.user, "touch", "stop"); r.Code != 0 {
-			t.Fatal(r)
-		}
+		s.stop(j.user)
 		for i, w := range cluster.Looks(s.completed(j.user, j.job)) {
 			if w.Total != uint64(j.mem)*gib || w.Granted > w.Total {
 				t.Errorf("job %d, look %d: saw %d and got %d bytes, want a limit of %d GiB", j.job, i, w.Total, w.Granted, j.mem)
@@ -92,10 +91,21 @@ func TestJobThatEndsWithoutGresdIsCleanedUp(t *testing.T) {
 	})
 }
 
+// waitThenLook is a job that runs until the test calls [site.stop], and then looks at its limit.
+const waitThenLook = "echo started; until [ -e stop ]; do sleep 0.1; done; " + cluster.LookScript
+
+// stop ends the wait of a user's jobs.
+func (s site) stop(user string) {
+	s.t.Helper()
+	if r := s.As(user, "touch", "stop"); r.Code != 0 {
+		s.t.Fatal(r)
+	}
+}
+
 // A ledger that was lost is rebuilt from the jobs that run.
 func TestLostLedgerIsRebuilt(t *testing.T) {
 	s := up(t, oneCard)
-	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "echo started; sleep 4; "+cluster.LookScript)
+	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", waitThenLook)
 	s.started(alice, job)
 	before := s.records()
 	s.Gresd.Kill()
@@ -110,6 +120,7 @@ func TestLostLedgerIsRebuilt(t *testing.T) {
 	if len(a.Cards) != 1 || len(b.Cards) != 1 || a.Cards[0].LimitBytes != b.Cards[0].LimitBytes || a.UID != b.UID {
 		t.Errorf("rebuilt record:\nbefore %+v\nafter  %+v", b, a)
 	}
+	s.stop(alice)
 	if got := look(t, s.completed(alice, job)); got.Total != 8*gib {
 		t.Errorf("limit after: %d bytes, want 8 GiB", got.Total)
 	}
@@ -117,12 +128,15 @@ func TestLostLedgerIsRebuilt(t *testing.T) {
 
 func TestSlurmdRestartKeepsJobs(t *testing.T) {
 	s := up(t, oneCard)
-	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", "echo started; sleep 4; "+cluster.LookScript)
+	job := s.submit(alice, "--gres=vgpu:30 --vgpu-mem=8G", waitThenLook)
 	s.started(alice, job)
 	s.Slurmd.Kill()
-	if err := s.Slurmd.Start(); err != nil {
+	size := s.Slurmd.LogSize()
+	if err := s.Slurmd.Spawn(); err != nil { // Start would wait for the end of the job
 		t.Fatal(err)
 	}
+	s.eventually(shortWait, "slurmd has started", func() bool { return strings.Contains(s.Slurmd.LogFrom(size), "slurmd started") })
+	s.stop(alice)
 	if got := look(t, s.completed(alice, job)); got.Total != 8*gib {
 		t.Errorf("limit after: %d bytes, want 8 GiB", got.Total)
 	}

@@ -89,7 +89,8 @@ func TestArrayOfTenThousand(t *testing.T) {
 	}
 }
 
-// While a task waits for room, gresd is killed, or stopped: the next one lets it wait on.
+// While a task waits for room, gresd is killed, or stopped: the next one lets it wait on. The other tasks
+// keep their cards until then, however long gresd takes to start.
 func TestTasksThatWaitOutliveGresd(t *testing.T) {
 	s := up(t, cluster.Options{Cards: twoCards, GresdPlaces: true, Slurm: slurmsDelay})
 	waits := func(from int64) func() bool {
@@ -97,11 +98,17 @@ func TestTasksThatWaitOutliveGresd(t *testing.T) {
 	}
 	for name, end := range map[string]func(){"killed": s.Gresd.Kill, "stopped": s.Gresd.Stop} {
 		size := s.Gresd.LogSize()
-		s.submit(alice, "--array=1-4 --gres=vgpu:60 --output="+name+".%a", "echo start $SLURM_RESTART_COUNT; sleep 6; echo end")
+		s.submit(alice, "--array=1-4 --gres=vgpu:60 --output="+name+".%a",
+			"echo start $SLURM_RESTART_COUNT; until [ -e stop."+name+" ]; do sleep 0.1; done; echo end")
 		s.eventually(shortWait, "a task waits for room", waits(size))
 		end()
+		size = s.Gresd.LogSize()
 		if err := s.Gresd.Start(); err != nil {
 			t.Fatal(err)
+		}
+		s.eventually(shortWait, "the task waits at the next gresd", waits(size))
+		if r := s.As(alice, "touch", "stop."+name); r.Code != 0 {
+			t.Fatal(r)
 		}
 		s.eventually(2*time.Minute, "the array ends", func() bool {
 			queue, err := s.Queue()

@@ -152,9 +152,7 @@ static void tell(void)
 		struct line l = {.len = 0};
 		uint64_t used = vgpu_mem_used(card);
 
-		add(&l, "vgpu: memory: ");
-		add_size(&l, take(&in, 8));
-		add_size(&l, used);
+		add(&l, "vgpu: memory: %s of %s", size_of(take(&in, 8)).text, size_of(used).text);
 		add_use(&l, card);
 		add_remedy(&l, card, used);
 		say(&l);

@@ -68,6 +68,7 @@ type killer struct {
 	kind  string // or at the first of this kind
 	seen  int
 	last  Point
+	fired bool           // it has killed gresd since arm
 	kinds map[string]int // of points at which it was killed
 	names []string       // of all points since arm
 }
@@ -80,7 +81,7 @@ func (k *killer) decide(p Point) Verdict {
 	if k.seen != k.at && (k.kind == "" || p.Kind() != k.kind) {
 		return Verdict{}
 	}
-	k.last = p
+	k.last, k.fired = p, true
 	k.kinds[p.Kind()]++
 	return Verdict{Kill: true}
 }
@@ -90,7 +91,13 @@ func (k *killer) arm(at int) { k.armKind(at, "") }
 func (k *killer) armKind(at int, kind string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.at, k.kind, k.seen, k.names = at, kind, 0, nil
+	k.at, k.kind, k.seen, k.names, k.fired = at, kind, 0, nil, false
+}
+
+func (k *killer) hasFired() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fired
 }
 
 // reached is the last point since arm.
@@ -164,12 +171,11 @@ func (c *crash) storm(seed uint64, clients, steps int) (died bool) {
 			c.must("storm", err)
 		}
 	}
+	if died && !c.killer.hasFired() {
+		c.must("storm", errors.Join(append(errs, fmt.Errorf("gresd was not killed and does not answer; it runs: %v", c.node.Alive()))...))
+	}
 	if died {
-		select {
-		case <-c.node.done:
-		case <-time.After(10 * time.Second):
-			c.must("storm", errors.Join(append(errs, errors.New("gresd lives and does not answer"))...))
-		}
+		c.node.Wait() // the kernel ends it as soon as its threads have a processor
 	}
 	return died
 }

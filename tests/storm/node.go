@@ -27,10 +27,10 @@ const (
 	// CardMiB is the memory of each simulated card.
 	CardMiB = 80 << 10
 
-	// startWait is TimeoutStartSec of gresd.service.
+	// startWait is how long systemd lets gresd start (TimeoutStartSec of gresd.service).
 	startWait = 90 * time.Second
-	// prologWait is as long as a Prolog waits for gresd, whose disk can be slow.
-	prologWait = 150 * time.Second
+	// answerWait is how long a Prolog waits for the answer of a gresd that runs (spank/prolog).
+	answerWait = 150 * time.Second
 )
 
 // Node is one node with its cards and its jobs. Call cluster.Enter first: gresd
@@ -142,7 +142,7 @@ func (n *Node) Log() string { return filepath.Join(n.Dir, "gresd.log") }
 
 // Client talks to gresd.
 func (n *Node) Client() *wire.Client {
-	return &wire.Client{Socket: filepath.Join(n.run(), "gresd.sock"), Timeout: prologWait}
+	return &wire.Client{Socket: filepath.Join(n.run(), "gresd.sock"), Timeout: answerWait}
 }
 
 // ErrEnded says that gresd ended before it was ready.
@@ -177,6 +177,7 @@ func (n *Node) Start() error {
 		close(done)
 	}()
 	client := n.Client()
+	client.Timeout = startWait
 	for end := time.Now().Add(startWait); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if !n.Alive() {
 			return ErrEnded

@@ -29,13 +29,16 @@ type Daemon struct {
 	done chan struct{}
 }
 
+// startWait is how long systemd lets gresd start (TimeoutStartSec of gresd.service).
+const startWait = 90 * time.Second
+
 // Start starts the daemon and waits until it is ready.
 func (d *Daemon) Start() error {
 	if err := d.Spawn(); err != nil {
 		return err
 	}
-	if !until(20*time.Second, 20*time.Millisecond, func() bool { return !d.Alive() || d.ready() }) {
-		return fmt.Errorf("start %s: not ready after 20 s", d.name)
+	if !until(startWait, 20*time.Millisecond, func() bool { return !d.Alive() || d.ready() }) {
+		return fmt.Errorf("start %s: not ready after %s", d.name, startWait)
 	}
 	if !d.Alive() {
 		return fmt.Errorf("start %s: ended at once: %s", d.name, d.cmd.ProcessState)
