@@ -125,7 +125,7 @@ struct vgpu_grant_card {
 	/* Corrections of the job's budget since the grant was made, as gresd measured them: time that was
 	 * charged too much, less time that was charged too little. Whole microseconds. Not under seq. */
 	int64_t credit_ns;
-	/* gaps_idle_ppm: the part of gaps_ns (vgpu_cache_header) in which the card did not work, 1e-6, as
+	/* gaps_idle_ppm: the part of gaps_ns (vgpu_demand) in which the card did not work, 1e-6, as
 	 * gresd measured it. It is valid up to gaps_until_ns (CLOCK_MONOTONIC). Not under seq. */
 	uint64_t gaps_until_ns;
 	uint32_t gaps_idle_ppm;
@@ -170,11 +170,14 @@ struct vgpu_budget {
 	uint64_t first_since_ns;
 };
 
-/* Updated while VGPU_GATE_WINDOW is set: gresd gives windows to jobs that recently launched or waited. */
 struct vgpu_demand {
-	uint64_t reserved0;
-	uint64_t wanted_ns; /* CLOCK_MONOTONIC: when a launch last went or waited */
-	uint64_t reserved1;
+	/* Of jobs whose gaps gresd measures, in nanoseconds: the sum of the gaps in batches, in which the
+	 * card may have waited for the host. Only grows. */
+	uint64_t gaps_ns;
+	/* CLOCK_MONOTONIC: when a launch last went or waited. Updated while VGPU_GATE_WINDOW is set: gresd
+	 * gives windows to jobs that recently launched or waited. */
+	uint64_t wanted_ns;
+	uint64_t idle_ns; /* the part of gaps_ns that was not charged */
 };
 
 struct vgpu_cache_header {
@@ -200,9 +203,7 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC, at most: up to here the time in which processes of the job had work
 	 * on the card is counted, or there was none. What several do at a time counts once. */
 	uint64_t counted_ns[VGPU_MAX_CARDS];
-	/* The sum of the gaps in batches, in nanoseconds: time in which the card may have waited for the
-	 * host. Only of jobs whose gaps gresd measures. */
-	uint64_t gaps_ns[VGPU_MAX_CARDS];
+	uint64_t reserved1[VGPU_MAX_CARDS];
 	/* CLOCK_MONOTONIC: a process of the job last saw work complete, or launched work past the
 	 * budget because none completed. */
 	uint64_t progress_ns[VGPU_MAX_CARDS];
@@ -278,7 +279,7 @@ VGPU_AT(vgpu_cache_header, version, 8);
 VGPU_AT(vgpu_cache_header, uuid, 64);
 VGPU_AT(vgpu_cache_header, budget, 960);
 VGPU_AT(vgpu_cache_header, demand, 1984);
-VGPU_AT(vgpu_cache_header, gaps_ns, 2752);
+VGPU_AT(vgpu_cache_header, reserved1, 2752);
 VGPU_AT(vgpu_cache_header, credited_us, 3008);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, slice_us, 48);

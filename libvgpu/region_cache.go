@@ -108,6 +108,7 @@ type CacheCard struct {
 	ElapsedNS                          uint64 // for which measured work was on its way, slices of others included; processes added up
 	WantedNS                           uint64 // CLOCK_MONOTONIC: with GateWindow, when a launch last waited; else 0, or old
 	GapsNS                             uint64 // time in batches in which the card may have waited for the host
+	IdleNS                             uint64 // of it, what was not charged
 	Budget                             Budget
 }
 
@@ -283,7 +284,7 @@ func (r *CacheReader) read(p *patience) (CacheView, error) {
 		b := &h.budget[i]
 		view.Cards[i] = CacheCard{
 			UUID: r.uuid(i, &h.uuid[i]), MemLimit: uint64(h.mem_limit[i]), MemPeak: uint64(h.mem_peak[i]), ElapsedNS: uint64(h.elapsed_ns[i]),
-			GapsNS:   uint64(h.gaps_ns[i]),
+			GapsNS: uint64(h.demand[i].gaps_ns), IdleNS: uint64(h.demand[i].idle_ns),
 			WantedNS: uint64(h.demand[i].wanted_ns),
 			Budget: Budget{
 				BalanceNS: int64(b.balance_ns), ChargedNS: uint64(b.charged_ns),

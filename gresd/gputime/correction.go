@@ -10,13 +10,14 @@ const mostOvercharge = 10
 
 // correction compares the charges of a job on a card with its work.
 type correction struct {
-	charged, gaps, waits growing
-	at                   time.Time // when they were last read
-	left                 time.Duration
-	given                time.Duration // by the last sample
-	// idle is the part of the gaps in which the card did not work. In all of the last gaps, it worked
+	charged, gaps, idle growing
+	balance             time.Duration
+	at                  time.Time // when they were last read
+	left                time.Duration
+	given               time.Duration // by the last sample
+	// idlePart is the part of the gaps in which the card did not work. In all of the last gaps, it worked
 	// for work.
-	idle, work, all float64
+	idlePart, work, all float64
 }
 
 // growing is a sum in the job's cache, in nanoseconds. It can be forged.
@@ -35,27 +36,35 @@ func (g *growing) read(sum uint64, part float64, most time.Duration) time.Durati
 	return time.Duration(max(0, min(g.until-before, float64(most))))
 }
 
-// sums are what the budget of a job adds up, in nanoseconds.
-type sums struct{ charged, gaps, waits uint64 }
+// sums are what the library writes into the cache, in nanoseconds: the sums of charges, of gaps, and of the
+// idle time in gaps that was not charged, and the balance.
+type sums struct {
+	charged, gaps, idle uint64
+	balance             int64
+}
 
-// growth is the same between two samples.
-type growth struct{ charged, gaps, waits time.Duration }
+// growth is the change of sums between two samples.
+type growth struct{ charged, gaps, idle, saved time.Duration }
 
 // read returns the growth between the last two samples. It is interpolated: a sample is older than the
 // cache.
 func (c *correction) read(s sums, u Used, now time.Time) growth {
-	first := c.at.IsZero() || s.charged < c.charged.sum || s.gaps < c.gaps.sum || s.waits < c.waits.sum
+	first := c.at.IsZero() || s.charged < c.charged.sum || s.gaps < c.gaps.sum || s.idle < c.idle.sum
 	part := 1.0
 	if span := now.Sub(c.at); !first && span > 0 {
 		part = max(0, min(1, float64(u.Until.Sub(c.at))/float64(span)))
 	}
-	c.at = now
+	saved := time.Duration(s.balance) - c.balance
+	c.at, c.balance = now, time.Duration(s.balance)
 	if first {
-		c.charged, c.gaps, c.waits = begin(s.charged), begin(s.gaps), begin(s.waits)
+		c.charged, c.gaps, c.idle = begin(s.charged), begin(s.gaps), begin(s.idle)
 		return growth{charged: u.Most}
 	}
 	most := 2 * u.Span
-	return growth{c.charged.read(s.charged, part, most), c.gaps.read(s.gaps, part, most), c.waits.read(s.waits, part, most)}
+	return growth{
+		c.charged.read(s.charged, part, most), c.gaps.read(s.gaps, part, most), c.idle.read(s.idle, part, most),
+		max(-most, min(most, saved)),
+	}
 }
 
 // memory is the time over which the idle part of gaps is averaged: samples and charges do not cover
@@ -70,36 +79,37 @@ func (c *correction) learn(g growth, u Used) {
 	}
 	keep := max(0, 1-float64(u.Span)/float64(memory))
 	gaps := float64(g.gaps)
-	work := float64(u.Most-g.charged) + gaps*(1-c.idle)
+	work := float64(u.Most-g.charged-g.idle) + gaps
 	c.work = keep*c.work + max(0, min(gaps, work))
 	if c.all = keep*c.all + gaps; c.all > 0 {
-		c.idle = 1 - c.work/c.all
+		c.idlePart = 1 - c.work/c.all
 	}
 }
 
 // add returns by how much the balance is to change for one sample, in whole microseconds. One percent of
-// the time can be a rounding of the driver's: it is left for the next sample. Only a job that waited for
-// its budget gets time back, and no more than it had left of its limit by the driver's own account, less
-// half a percent of the time, however much it was charged. Only work above the limit costs more.
+// the time can be a rounding of the driver's: it is left for the next sample. A job gets back no more
+// than it had left of its limit by the driver's own account, less half a percent of the time, however
+// much it was charged. While the balance is full, the budget drops time: that time pays for differences
+// of both kinds.
 func (c *correction) add(g growth, u Used, limit time.Duration) (d time.Duration) {
-	band, room := u.Span/100, limit+c.given-u.Most-u.Span/200
+	band, room := u.Span/100, limit+max(0, c.given)-u.Most-u.Span/200
 	over, under := c.left+g.charged-u.Most, c.left+g.charged-u.Least
-	beyond := max(0, u.Least-limit-c.given)
+	dropped := max(0, limit+c.given-g.charged-g.saved)
 	c.given, c.left = 0, 0
 	switch {
-	case over > band && g.waits > 0:
-		d = max(0, min(over-band, room, mostOvercharge*u.Most, u.Span-limit)+time.Microsecond-1).Truncate(time.Microsecond)
+	case over > band:
+		d = max(0, min(over-band-dropped, room, mostOvercharge*u.Most, u.Span-limit)+time.Microsecond-1).Truncate(time.Microsecond)
 		c.given, c.left = d, min(over-d, band)
-	case under < -band && beyond > 0:
-		d = max(under, -beyond).Truncate(time.Microsecond)
-		c.left = max(under-d, -band)
+		if u.Most == 0 { // the sample is late, perhaps
+			c.left = min(over, limit)
+		}
+	case under < -band:
+		d = min(0, under+dropped).Truncate(time.Microsecond)
+		c.given, c.left = d, max(under-d, -band)
 	case over > 0:
-		c.left = min(over, band)
+		c.left = over
 	case under < 0:
-		c.left = max(under, -band)
-	}
-	if over > 0 && u.Most == 0 { // the sample is late, perhaps
-		c.left = min(over, limit)
+		c.left = under
 	}
 	return d
 }

@@ -10,9 +10,10 @@ import (
 
 const ms = time.Millisecond
 
-// second adds a sample of one second. The job's limit is 20 %.
+// second adds a sample of one second. The job's limit is 20 %, and its budget drops no time.
 func (c *correction) second(charged, least, most time.Duration) time.Duration {
-	return c.add(growth{charged: charged, waits: 1}, Used{Span: time.Second, Least: least, Most: most}, 200*ms)
+	saved := 200*ms + c.given - charged
+	return c.add(growth{charged: charged, saved: saved}, Used{Span: time.Second, Least: least, Most: most}, 200*ms)
 }
 
 func TestCorrection(t *testing.T) {
@@ -27,11 +28,10 @@ func TestCorrection(t *testing.T) {
 		{"a difference of one percent", correction{}, 110 * ms, 100 * ms, 100 * ms, 0, correction{left: 10 * ms}},
 		{"and one percent too little", correction{}, 90 * ms, 100 * ms, 100 * ms, 0, correction{left: -10 * ms}},
 		{"charged too much", correction{}, 150 * ms, 100 * ms, 100 * ms, 40 * ms, correction{left: 10 * ms, given: 40 * ms}},
-		{"charged too little", correction{}, 150 * ms, 300 * ms, 300 * ms, -100 * ms, correction{left: -10 * ms}},
+		{"charged too little", correction{}, 150 * ms, 300 * ms, 300 * ms, -150 * ms, correction{given: -150 * ms}},
 		{"what was left is carried over", correction{left: 10 * ms}, 104 * ms, 100 * ms, 100 * ms, 4 * ms, correction{left: 10 * ms, given: 4 * ms}},
 		{"and comes to nothing", correction{left: 10 * ms}, 95 * ms, 100 * ms, 100 * ms, 0, correction{left: 5 * ms}},
-		{"too little, below the limit", correction{}, 50 * ms, 100 * ms, 100 * ms, 0, correction{left: -10 * ms}},
-		{"too little is carried over", correction{left: -8 * ms}, 196 * ms, 206 * ms, 206 * ms, -6 * ms, correction{left: -10 * ms}},
+		{"too little is carried over", correction{left: -8 * ms}, 96 * ms, 100 * ms, 100 * ms, -12 * ms, correction{given: -12 * ms}},
 		{"no more than the limit left", correction{}, 500 * ms, 150 * ms, 150 * ms, 45 * ms, correction{left: 10 * ms, given: 45 * ms}},
 		{"nothing at the limit", correction{}, time.Second, 200 * ms, 200 * ms, 0, correction{left: 10 * ms}},
 		{"nothing above it", correction{}, time.Second, 300 * ms, 300 * ms, 0, correction{left: 10 * ms}},
@@ -43,7 +43,7 @@ func TestCorrection(t *testing.T) {
 		{"no more than all of the card", correction{given: 900 * ms}, time.Second, 150 * ms, 150 * ms, 800 * ms, correction{left: 10 * ms, given: 800 * ms}},
 		{"between the bounds", correction{}, 300 * ms, 100 * ms, 400 * ms, 0, correction{}},
 		{"above both bounds", correction{}, 450 * ms, 100 * ms, 150 * ms, 45 * ms, correction{left: 10 * ms, given: 45 * ms}},
-		{"below both bounds", correction{}, 150 * ms, 250 * ms, 300 * ms, -50 * ms, correction{left: -10 * ms}},
+		{"below both bounds", correction{}, 50 * ms, 100 * ms, 150 * ms, -50 * ms, correction{given: -50 * ms}},
 		{"nothing is known", correction{left: 7 * ms}, 900 * ms, 0, time.Second, 0, correction{}},
 		{"whole microseconds", correction{}, 150*ms + 999, 100 * ms, 100 * ms, 40*ms + time.Microsecond, correction{left: 10*ms - 1, given: 40*ms + time.Microsecond}},
 	} {
@@ -54,12 +54,25 @@ func TestCorrection(t *testing.T) {
 	}
 }
 
-// A job that did not wait for its budget gets nothing back: its balance is full.
-func TestAJobThatDidNotWaitGetsNothing(t *testing.T) {
-	var c correction
-	u := Used{Span: time.Second, Least: 50 * ms, Most: 50 * ms}
-	if got := c.add(growth{charged: 150 * ms}, u, 200*ms); got != 0 || c != (correction{left: 10 * ms}) {
-		t.Errorf("%v, then %+v; want 0, and one percent carried over", got, c)
+// The budget of a job that uses less than its limit drops time. This time pays for differences first.
+func TestDroppedTimePaysForDifferences(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		charged, work time.Duration
+		dropped       time.Duration
+		want          time.Duration
+		after         correction
+	}{
+		{"charged too much", 100 * ms, 60 * ms, 100 * ms, 0, correction{left: 10 * ms}},
+		{"more than was dropped", 180 * ms, 60 * ms, 20 * ms, 90 * ms, correction{left: 10 * ms, given: 90 * ms}},
+		{"charged too little", 80 * ms, 110 * ms, 120 * ms, 0, correction{left: -10 * ms}},
+		{"by more than was dropped", 180 * ms, 300 * ms, 20 * ms, -100 * ms, correction{left: -10 * ms, given: -100 * ms}},
+	} {
+		var c correction
+		g := growth{charged: test.charged, saved: 200*ms - test.charged - test.dropped}
+		if got := c.add(g, Used{Span: time.Second, Least: test.work, Most: test.work}, 200*ms); got != test.want || c != test.after {
+			t.Errorf("%s: %v, then %+v; want %v, %+v", test.name, got, c, test.want, test.after)
+		}
 	}
 }
 
@@ -122,7 +135,7 @@ func TestRoundingDoesNotAddUp(t *testing.T) {
 			work := time.Duration(float64(max(0, limit+granted)) / factor)
 			rounded := work.Round(10 * ms)
 			u := Used{Span: time.Second, Least: rounded, Most: rounded}
-			granted = c.add(growth{charged: limit + granted, waits: 1}, u, limit)
+			granted = c.add(growth{charged: limit + granted}, u, limit)
 			sum += work / 600
 		}
 		if sum < limit-3*ms || sum > limit+ms {
@@ -136,7 +149,7 @@ func TestChargesAreReadUpToTheSample(t *testing.T) {
 	begin := time.Now()
 	at := func(sum uint64, late time.Duration, now int) time.Duration {
 		end := begin.Add(time.Duration(now) * time.Second)
-		g := c.read(sums{sum, sum / 2, 0}, Used{Until: end.Add(-late), Span: time.Second, Most: 7}, end)
+		g := c.read(sums{charged: sum, gaps: sum / 2}, Used{Until: end.Add(-late), Span: time.Second, Most: 7}, end)
 		charged, gaps := g.charged, g.gaps
 		if charged != 7 && charged < 2*time.Second && (gaps < charged/2-ms || gaps > charged/2+ms) {
 			t.Errorf("gaps of %v in %v, want half", gaps, charged)
@@ -166,36 +179,36 @@ func TestChargesAreReadUpToTheSample(t *testing.T) {
 	}
 }
 
-// A host needs 20 us for each kernel of 5 us: three quarters of the job's gaps are idle.
+// A host needs 20 us for each kernel of 5 us: three quarters of the job's gaps are idle. Some of that time
+// is charged, until it is learned.
 func TestTheIdlePartOfGapsIsLearned(t *testing.T) {
 	var c correction
-	for i, work := range []time.Duration{50 * ms, 200 * ms, 210 * ms, 190 * ms, 200 * ms} {
-		gaps := 4 * work
-		charged := time.Duration(float64(gaps) * (1 - c.idle))
-		c.learn(growth{charged: charged, gaps: gaps}, Used{Span: time.Second, Least: work, Most: work})
-		if c.idle < 0.749 || c.idle > 0.751 {
-			t.Errorf("second %d: %.3f of the gaps are idle, want 0.75", i, c.idle)
+	second := func(gaps, idle, work time.Duration) {
+		c.learn(growth{charged: gaps - idle, gaps: gaps, idle: idle}, Used{Span: time.Second, Least: work, Most: work})
+	}
+	for i, test := range []struct{ work, idle time.Duration }{
+		{50 * ms, 0},
+		{200 * ms, 500 * ms},
+		{210 * ms, 700 * ms},
+		{190 * ms, 760 * ms},
+		{200 * ms, 600 * ms},
+	} {
+		if second(4*test.work, test.idle, test.work); c.idlePart < 0.749 || c.idlePart > 0.751 {
+			t.Errorf("second %d: %.3f of the gaps are idle, want 0.75", i, c.idlePart)
 		}
 	}
-	for _, test := range []struct {
-		name        string
-		gaps        time.Duration
-		least, most time.Duration
-	}{
-		{"no gaps", 0, 5 * ms, 5 * ms},
-		{"bounds that differ", 500 * ms, 100 * ms, 200 * ms},
-		{"a late sample", 500 * ms, 0, 0},
-	} {
-		before := c.idle
-		if c.learn(growth{charged: 500 * ms, gaps: test.gaps}, Used{Span: time.Second, Least: test.least, Most: test.most}); c.idle != before {
-			t.Errorf("%s: %.3f of the gaps are idle, want %.3f as before", test.name, c.idle, before)
-		}
+	before := c.idlePart
+	second(0, 0, 5*ms)
+	second(500*ms, 0, 0)
+	c.learn(growth{charged: 500 * ms, gaps: 500 * ms}, Used{Span: time.Second, Least: 100 * ms, Most: 200 * ms})
+	if c.idlePart != before {
+		t.Errorf("no gaps, a late sample, and bounds that differ: %.3f, want %.3f as before", c.idlePart, before)
 	}
 	// Longer kernels fill the gaps: this is learned in a few seconds.
 	for range 10 {
-		c.learn(growth{charged: time.Duration(float64(400*ms) * (1 - c.idle)), gaps: 400 * ms}, Used{Span: time.Second, Least: 400 * ms, Most: 400 * ms})
+		second(400*ms, 300*ms, 400*ms)
 	}
-	if c.idle > 0.02 {
-		t.Errorf("the card was never idle: %.3f, want 0", c.idle)
+	if c.idlePart > 0.02 {
+		t.Errorf("the card was never idle: %.3f, want 0", c.idlePart)
 	}
 }

@@ -77,9 +77,9 @@ func (m *Meter) correct(job uint32, c *correction, u Used, limit float64) {
 		return
 	}
 	b := view.Cards[0].Budget
-	g := c.read(sums{b.ChargedNS, view.Cards[0].GapsNS, b.WaitNS}, u, time.Now())
+	g := c.read(sums{b.ChargedNS, view.Cards[0].GapsNS, view.Cards[0].IdleNS, b.BalanceNS}, u, time.Now())
 	c.learn(g, u)
-	m.grants.SetGaps(job, 0, c.idle, longestSpan)
+	m.grants.SetGaps(job, 0, c.idlePart, longestSpan)
 	if d := c.add(g, u, time.Duration(limit*float64(u.Span))); d != 0 {
 		m.grants.AddCredit(job, 0, d)
 	}

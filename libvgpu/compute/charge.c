@@ -15,7 +15,7 @@
 /* Another process may have read the clock later than this process, by at most this time. A value that
  * is further ahead comes from another clock, and is ignored. */
 #define AHEAD_NS 1000000000u
-/* If all lanes have work that never ends, a launch without a lane goes past the budget after this time. */
+/* A launch without a lane is charged for this time at most. No other launch goes past the budget meanwhile. */
 #define LANELESS_NS 10000000000u
 
 /* When the oldest work was launched whose time is not charged yet. */
@@ -120,15 +120,20 @@ static bool varies(const struct vgpu_stream_batch *b)
 static double idle_of(struct gate *g, const struct vgpu_stream_batch *b, double est, double slack,
 		      double span, double counted)
 {
+	struct vgpu_demand *sum = &vgpu_state.cache.header->demand[g->card];
 	double gap = slack < span ? slack : span, idle = counted > est ? counted - est : 0;
 
 	if (!g->gaps_measured || span <= 0)
 		return 0;
 	gap *= counted / span;
-	ADD(&vgpu_state.cache.header->gaps_ns[g->card], (uint64_t)gap);
 	if (g->gaps_idle > 0)
-		return gap * g->gaps_idle;
-	return varies(b) ? 0 : idle < gap ? idle : gap;
+		idle = gap * g->gaps_idle;
+	else if (varies(b))
+		idle = 0;
+	idle = idle < gap ? idle : gap;
+	ADD(&sum->gaps_ns, (uint64_t)gap);
+	ADD(&sum->idle_ns, (uint64_t)idle);
+	return idle;
 }
 
 uint64_t vgpu_batch_charge(struct gate *g, const struct vgpu_stream_batch *b, double span,
@@ -180,8 +185,9 @@ void vgpu_queues_charge(struct gate *g, uint64_t until)
 			 g->schedule.gate & VGPU_GATE_BUDGET ? 0 : (uint64_t)charge, elapsed);
 }
 
-void vgpu_laneless_charge(struct gate *g, uint64_t now)
+void vgpu_laneless_charge(struct gate *g, uint64_t now, bool ended)
 {
+	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
 	uint64_t since = g->laneless_ns, ns;
 
 	if (likely(!since))
@@ -189,18 +195,17 @@ void vgpu_laneless_charge(struct gate *g, uint64_t now)
 	ns = (uint64_t)(vgpu_gate_count(g, (double)(now - since), now) *
 			vgpu_own_part(g, g->laneless_own_ns, since, now));
 	vgpu_gate_charge(g, ns, 0, ns);
-	vgpu_gate_past(g, ns, now);
-	if (g->past_ns > now + LANELESS_NS)
-		g->past_ns = now + LANELESS_NS;
-	g->laneless_ns = vgpu_lanes_taken(g) ? now : 0;
+	g->laneless_ns = now;
 	g->laneless_own_ns = vgpu_gate_own(g, now);
+	if (ended || now >= g->laneless_until_ns || !vgpu_lanes_taken(g)) {
+		g->laneless_ns = 0;
+		g->past_ns = now + vgpu_budget_wait(budget, g->schedule.cores, 1);
+	}
 }
 
 void vgpu_laneless_launch(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, uint64_t now)
 {
-	uint64_t est_ns = l->est_ns;
-
-	vgpu_laneless_charge(g, now);
+	vgpu_laneless_charge(g, now, false);
 	if (!g->laneless_ns) {
 		g->laneless_ctx = ctx;
 		g->laneless_stream = l->stream;
@@ -209,5 +214,6 @@ void vgpu_laneless_launch(struct gate *g, CUcontext ctx, const struct vgpu_launc
 	}
 	g->laneless_ns = now;
 	g->laneless_own_ns = vgpu_gate_own(g, now);
-	vgpu_gate_charge(g, est_ns, est_ns, est_ns);
+	g->past_ns = g->laneless_until_ns = now + LANELESS_NS;
+	vgpu_gate_charge(g, l->est_ns, l->est_ns, l->est_ns);
 }

@@ -81,8 +81,7 @@ static void laneless_ended(struct gate *g, CUstream stream, uint64_t now)
 	if (!g->laneless_ns || !g->laneless_ctx || (stream && stream != g->laneless_stream) ||
 	    vgpu_real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || ctx != g->laneless_ctx)
 		return;
-	vgpu_laneless_charge(g, now);
-	g->laneless_ns = 0;
+	vgpu_laneless_charge(g, now, true);
 }
 
 void vgpu_gate_waited(int card, CUstream stream, bool all)

@@ -355,7 +355,7 @@ bool vgpu_gate_tick(void)
 		for (unsigned k = 0; k < g->lanes; k++)
 			busy |= tick_lane(&g->lane[k], now) || g->lane[k].closed;
 		vgpu_batch_reap(g, now);
-		vgpu_laneless_charge(g, now);
+		vgpu_laneless_charge(g, now, false);
 		busy |= g->laneless_ns != 0;
 		vgpu_gate_release(g);
 	}

@@ -123,8 +123,8 @@ struct gate {
 	/* The sum of the times of the last batches of parallel streams, and the time that they cover. */
 	double spans_ns, covered_ns;
 	/* Since then launches without a lane are not charged, and the job's own time then. 0: there are
-	 * none. Their context and stream; NULL: there are several. */
-	uint64_t laneless_ns, laneless_own_ns;
+	 * none. They are charged up to laneless_until_ns. Their context and stream; NULL: there are several. */
+	uint64_t laneless_ns, laneless_own_ns, laneless_until_ns;
 	CUcontext laneless_ctx;
 	CUstream laneless_stream;
 	/* Since then work that is not CUDA's is on the card and not charged (queues.c), and the
@@ -132,7 +132,7 @@ struct gate {
 	uint64_t queues_since_ns, queues_own_ns;
 	struct gate_context context[CONTEXTS];
 	uint64_t uses;
-	uint64_t gaps_ns; /* end of the last batch that made the card wait for the host */
+	uint64_t host_bound_ns; /* end of the last batch that made the card wait for the host */
 	/* gresd measures the part of such gaps in which the card did not work: 0 to 1. */
 	bool gaps_measured;
 	double gaps_idle;
@@ -187,7 +187,7 @@ static inline bool vgpu_only_budget(const struct gate *g)
 
 static inline bool vgpu_host_bound(const struct gate *g, uint64_t now)
 {
-	return now - g->gaps_ns < GAPS_NS;
+	return now - g->host_bound_ns < GAPS_NS;
 }
 
 /* Other streams may have run in the batch's time. */

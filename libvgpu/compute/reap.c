@@ -89,7 +89,7 @@ static void account(struct gate *g, const struct lane *l, struct vgpu_stream_bat
 	}
 	span -= launch_gap(b, span);
 	if (slack > span / 2)
-		g->gaps_ns = now;
+		g->host_bound_ns = now;
 	busy = vgpu_streams_beside(g, b) ? not_covered(l->context, b, span, now) : span;
 	if (b->beside < g->beside)
 		b->beside = g->beside;

@@ -123,17 +123,17 @@ static void test_gaps(void)
 	static struct gate g;
 	struct vgpu_cost *c = vgpu_cost_of(5);
 	double gaps = 0.8 * BATCH_OF_NS;
-	uint64_t sum = header.gaps_ns[0];
+	uint64_t sum = header.demand[0].gaps_ns;
 
 	c->est_ns = KERNEL_NS / 4;
 	c->samples = 100;
 	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS);
-	CHECK_EQ(header.gaps_ns[0], sum);
+	CHECK_EQ(header.demand[0].gaps_ns, sum);
 	/* Not measured yet: the estimate of the launches bounds the work. */
 	g.gaps_measured = true;
 	c->est_ns = KERNEL_NS / 4;
 	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS / 4);
-	CHECK_EQ(header.gaps_ns[0], sum + (uint64_t)gaps);
+	CHECK_EQ(header.demand[0].gaps_ns, sum + (uint64_t)gaps);
 	CHECK_EQ(c->est_ns, KERNEL_NS / 4);
 	c->est_ns = KERNEL_NS / 8;
 	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS / 5);
@@ -144,9 +144,9 @@ static void test_gaps(void)
 	CHECK(near(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS * 4 / 10));
 	CHECK(c->est_ns > KERNEL_NS / 4 && c->est_ns < KERNEL_NS * 4 / 10);
 	/* Half of the time is another stream's, and so is half of the gaps. */
-	sum = header.gaps_ns[0];
+	sum = header.demand[0].gaps_ns;
 	CHECK(near(charge_gaps(&g, c, BATCH_OF_NS / 2, gaps), BATCH_OF_NS * 2 / 10));
-	CHECK_EQ(header.gaps_ns[0], sum + (uint64_t)(gaps / 2));
+	CHECK_EQ(header.demand[0].gaps_ns, sum + (uint64_t)(gaps / 2));
 }
 
 /* The work of jobs runs side by side: costs are learned without company, and charged with it. */
