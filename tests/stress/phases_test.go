@@ -52,9 +52,7 @@ func partOf(t *testing.T, least, most float64, program string, args ...string) {
 func TestWaitsInAStreamAreNotCharged(t *testing.T) {
 	t.Parallel()
 	args := []string{"--calm", "40", "--long", "0", "--naps", "1"}
-	if part := charged(t, "20", "phases", args...); part < 1 || part > 1.7 {
-		t.Errorf("charged %.3f of what the kernels took, want 1 to 1.7", part)
-	}
+	isCharged(t, oneCard, "20", 1, 1.7, "phases", args...)
 	// Nor with another process of the job beside, whose time is in that of each.
 	env, file := limited(t, oneCard, "20")
 	did := make(chan float64, 2)
