@@ -57,8 +57,7 @@ func (n *node) part(limit float64, pid int) (percent, late float64) {
 	return percent, lateness[0]
 }
 
-// Between two kernels of 5 us the host needs 20 us, and the charges include some of that. By them alone
-// the job has 68 % of its limit.
+// Between two kernels of 5 us the host needs 20 us. By events alone, the job has two thirds of its limit.
 func TestASlowHostHasItsLimit(t *testing.T) {
 	n, pid := limited(t, 15, "tokens", "--secs", "60", "--row", "2", "--compute-us", "20")
 	if part, late := n.part(15, pid); part < 92*(1-late) || part > 103 {
