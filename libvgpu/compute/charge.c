@@ -93,7 +93,7 @@ static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span
 		  double slack, double held, double part)
 {
 	double idle = slack * (!g->gaps_measured || g->gaps_idle > 0 ? g->gaps_idle : 1),
-	       sure = span > held + idle ? span - held - idle : 0,
+	       sure = span > held ? span - held : 0, least = sure > idle ? sure - idle : 0,
 	       most = span * part_of_streams(g, b, span, busy);
 	double own = span > 0 ? part * most / span : part;
 
@@ -103,7 +103,7 @@ static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span
 	if (part >= 1 && !b->beside && b->nfuncs == 1 && !b->rest_ns && b->launches)
 		vgpu_cost_took(b->func[0].cost, b->launches,
 			       sure > slack ? (sure - slack) * own : 0);
-	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, sure * own / (1 + b->beside),
+	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least * own / (1 + b->beside),
 			 most);
 }
 
