@@ -5,7 +5,6 @@ package server
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/config"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
-	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/node"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/slurm"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
@@ -488,18 +486,5 @@ func TestConcurrentGrantsNeverOverCommit(t *testing.T) {
 	}
 	if len(n.grants.Open()) != granted {
 		t.Errorf("%d grants open, %d in the ledger", len(n.grants.Open()), granted)
-	}
-}
-
-func TestASlowDiskIsLogged(t *testing.T) {
-	for limit, want := range map[time.Duration]bool{-1: true, time.Hour: false} {
-		var text strings.Builder
-		s := Server{slowWrite: limit, log: slog.New(slog.NewTextHandler(&text, nil))}
-		if err := s.awaitDisk(7, ledger.Pending{}); err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Contains(text.String(), "job_id=7"); got != want {
-			t.Errorf("limit %s: got %q, want a line: %v", limit, text.String(), want)
-		}
 	}
 }

@@ -4,13 +4,16 @@ package server
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/slurm-vgpu/slurm-vgpu/gresd/ledger"
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/wire"
 )
 
@@ -136,5 +139,18 @@ func TestAJobIsRequeuedWhenItsMPSDaemonFindsNoRoom(t *testing.T) {
 	}
 	if held := records(n); len(held) != 0 {
 		t.Errorf("records of jobs %v, want none", held)
+	}
+}
+
+func TestASlowDiskIsLogged(t *testing.T) {
+	for limit, want := range map[time.Duration]bool{-1: true, time.Hour: false} {
+		var text strings.Builder
+		s := Server{slowWrite: limit, log: slog.New(slog.NewTextHandler(&text, nil))}
+		if err := s.awaitDisk(7, ledger.Pending{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text.String(), "job_id=7"); got != want {
+			t.Errorf("limit %s: got %q, want a line: %v", limit, text.String(), want)
+		}
 	}
 }

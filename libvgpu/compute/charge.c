@@ -7,7 +7,6 @@
 #include "charge.h"
 #include "../atomic.h"
 #include "beside.h"
-#include "lane.h"
 #include "own_time.h"
 
 /* Streams: so much time of batches is remembered. */
@@ -15,9 +14,6 @@
 /* Another process may have read the clock later than this process, by at most this time. A value that
  * is further ahead comes from another clock, and is ignored. */
 #define AHEAD_NS 1000000000u
-/* A launch without a lane is charged for this time at most. No other launch goes past the budget meanwhile. */
-#define LANELESS_NS 10000000000u
-
 /* When the oldest work was launched whose time is not charged yet. */
 static uint64_t oldest_work(const struct gate *g, uint64_t now)
 {
@@ -183,37 +179,4 @@ void vgpu_queues_charge(struct gate *g, uint64_t until)
 	/* A gate without a budget takes nothing from the balance. */
 	vgpu_gate_charge(g, (uint64_t)charge,
 			 g->schedule.gate & VGPU_GATE_BUDGET ? 0 : (uint64_t)charge, elapsed);
-}
-
-void vgpu_laneless_charge(struct gate *g, uint64_t now, bool ended)
-{
-	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
-	uint64_t since = g->laneless_ns, ns;
-
-	if (likely(!since))
-		return;
-	ns = (uint64_t)(vgpu_gate_count(g, (double)(now - since), now) *
-			vgpu_own_part(g, g->laneless_own_ns, since, now));
-	vgpu_gate_charge(g, ns, 0, ns);
-	g->laneless_ns = now;
-	g->laneless_own_ns = vgpu_gate_own(g, now);
-	if (ended || now >= g->laneless_until_ns || !vgpu_lanes_taken(g)) {
-		g->laneless_ns = 0;
-		g->past_ns = now + vgpu_budget_wait(budget, g->schedule.cores, 1);
-	}
-}
-
-void vgpu_laneless_launch(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, uint64_t now)
-{
-	vgpu_laneless_charge(g, now, false);
-	if (!g->laneless_ns) {
-		g->laneless_ctx = ctx;
-		g->laneless_stream = l->stream;
-	} else if (g->laneless_ctx != ctx || g->laneless_stream != l->stream) {
-		g->laneless_ctx = NULL;
-	}
-	g->laneless_ns = now;
-	g->laneless_own_ns = vgpu_gate_own(g, now);
-	g->past_ns = g->laneless_until_ns = now + LANELESS_NS;
-	vgpu_gate_charge(g, l->est_ns, l->est_ns, l->est_ns);
 }

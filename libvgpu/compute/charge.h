@@ -32,12 +32,6 @@ double vgpu_gate_count(struct gate *g, double ns, uint64_t now);
  * processes wait for this work as if some had just completed, so that long kernels run in turn. */
 void vgpu_gate_begin(struct gate *g, uint64_t now);
 
-/* Charges a launch that has no lane, so no events. vgpu_laneless_charge then charges the time until a lane
- * is free, or until the host has waited for the launch: up to then, it may be on the card. ended: the host
- * has waited. */
-void vgpu_laneless_launch(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, uint64_t now);
-void vgpu_laneless_charge(struct gate *g, uint64_t now, bool ended);
-
 /* Charges work that is not CUDA's, from queues_since_ns up to that time. */
 void vgpu_queues_charge(struct gate *g, uint64_t until);
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "batch.h"
-#include "charge.h"
 #include "event.h"
 #include "gate.h"
 #include "lane.h"

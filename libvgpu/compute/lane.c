@@ -2,9 +2,15 @@
 /* lane.c - see lane.h. The lane of a launch: one stream of one context. */
 #include <string.h>
 
+#include "../atomic.h"
+#include "charge.h"
 #include "event.h"
 #include "lane.h"
+#include "own_time.h"
 #include "reap.h"
+
+/* A launch without a lane is charged for this time at most. No other launch goes past the budget meanwhile. */
+#define LANELESS_NS 10000000000u
 
 __thread char vgpu_this_thread;
 
@@ -118,7 +124,8 @@ struct lane *vgpu_lane_of(struct gate *g, CUcontext ctx, CUstream stream)
 	return spare;
 }
 
-bool vgpu_lanes_taken(const struct gate *g)
+/* All lanes have work, or as many contexts as there are places for. */
+static bool lanes_taken(const struct gate *g)
 {
 	unsigned lanes = 0, contexts = 0;
 
@@ -148,4 +155,37 @@ struct lane *vgpu_lane_free(struct gate *g, CUcontext ctx, CUstream stream)
 		l = vgpu_lane_of(g, ctx, stream);
 	}
 	return l;
+}
+
+void vgpu_laneless_charge(struct gate *g, uint64_t now, bool ended)
+{
+	struct vgpu_budget *budget = &vgpu_state.cache.header->budget[g->card];
+	uint64_t since = g->laneless_ns, ns;
+
+	if (likely(!since))
+		return;
+	ns = (uint64_t)(vgpu_gate_count(g, (double)(now - since), now) *
+			vgpu_own_part(g, g->laneless_own_ns, since, now));
+	vgpu_gate_charge(g, ns, 0, ns);
+	g->laneless_ns = now;
+	g->laneless_own_ns = vgpu_gate_own(g, now);
+	if (ended || now >= g->laneless_until_ns || !lanes_taken(g)) {
+		g->laneless_ns = 0;
+		g->past_ns = now + vgpu_budget_wait(budget, g->schedule.cores, 1);
+	}
+}
+
+void vgpu_laneless_launch(struct gate *g, CUcontext ctx, const struct vgpu_launch *l, uint64_t now)
+{
+	vgpu_laneless_charge(g, now, false);
+	if (!g->laneless_ns) {
+		g->laneless_ctx = ctx;
+		g->laneless_stream = l->stream;
+	} else if (g->laneless_ctx != ctx || g->laneless_stream != l->stream) {
+		g->laneless_ctx = NULL;
+	}
+	g->laneless_ns = now;
+	g->laneless_own_ns = vgpu_gate_own(g, now);
+	g->past_ns = g->laneless_until_ns = now + LANELESS_NS;
+	vgpu_gate_charge(g, l->est_ns, l->est_ns, l->est_ns);
 }

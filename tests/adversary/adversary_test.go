@@ -113,8 +113,8 @@ func TestLaunchesThatDifferAreKnown(t *testing.T) {
 	}
 }
 
-// Programs that were found, and some seeds, or the one of VGPU_ADVERSARY_SEED. Rings have nothing beside:
-// each of their rounds waits for the host several times.
+// Programs that were found, and some seeds, or the one of VGPU_ADVERSARY_SEED. A ring
+// runs alone, because each of its rounds waits for the host several times.
 func TestProgramsHaveTheirLimit(t *testing.T) {
 	names, err := filepath.Glob("testdata/*.txt")
 	if err != nil {

@@ -7,11 +7,6 @@
 #include "check.h"
 
 struct vgpu_state vgpu_state;
-bool vgpu_lanes_taken(const struct gate *g)
-{
-	return g->lanes == LANES;
-}
-
 static struct vgpu_cache_header header;
 static struct vgpu_slot slot;
 static struct vgpu_grant grant;
