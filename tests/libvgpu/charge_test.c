@@ -130,7 +130,7 @@ static void test_gaps(void)
 	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS / 4);
 	CHECK_EQ(header.demand[0].gaps_ns, sum + (uint64_t)gaps);
 	CHECK_EQ(c->est_ns, KERNEL_NS / 4);
-	c->est_ns = KERNEL_NS / 8;
+	c->est_ns = KERNEL_NS / 7;
 	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS / 5);
 	c->varies = 1;
 	CHECK_EQ(charge_gaps(&g, c, BATCH_OF_NS, gaps), BATCH_OF_NS);
