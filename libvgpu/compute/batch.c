@@ -18,9 +18,6 @@
  * without a second stream, the gate assumes that there is only one. */
 #define ONE_STREAM_NS 100000000u
 #define AMONG_STREAMS_EVERY 64
-/* gresd measures a slow host's gaps. The estimates bound their work until it has. They come from so many
- * launches: the first one includes what the driver loads. */
-#define FIRST_ALONE 8
 
 bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		      const struct vgpu_launch *launch, int64_t balance, uint64_t now)
@@ -33,8 +30,8 @@ bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		return true;
 	if (!vgpu_host_bound(g, now))
 		return false;
-	if (g->gaps_measured)
-		return g->gaps_idle == 0 && launch->samples < FIRST_ALONE;
+	if (g->gaps_measured) /* until it has a value, the estimates bound the work in gaps */
+		return g->gaps_idle == 0 && launch->samples < FEW_SAMPLES;
 	if (balance >= AMPLE_NS)
 		return false;
 	return now - g->several_ns > ONE_STREAM_NS || now / 4 % AMONG_STREAMS_EVERY == 0;

@@ -20,6 +20,8 @@
 /* The next launches are then measured one by one, until so many in a row did not differ. */
 #define MEASURED_EACH 512
 
+#define FEW_NS 200000
+
 static struct vgpu_cost entries[ENTRIES];
 
 /* The key's entry, or else a free one, or else the one with the fewest samples. */
@@ -70,6 +72,8 @@ uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns)
 {
 	uint64_t longest = (uint64_t)c->longest_ns;
 
+	if (LOAD(&c->samples) < FEW_SAMPLES && longest < FEW_NS)
+		longest = FEW_NS;
 	return longest > est_ns ? longest - est_ns : 0;
 }
 

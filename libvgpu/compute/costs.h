@@ -27,7 +27,10 @@ struct vgpu_cost *vgpu_cost_of(uint64_t key);
 void vgpu_cost_forget(uint64_t key);
 /* The estimate of the parts and of rest_ns of other work, in nanoseconds. */
 double vgpu_costs_sum(const struct vgpu_cost_part *parts, unsigned n, double rest_ns);
-/* The longest recent launch of the key took so many nanoseconds more than est_ns. */
+/* So many measurements say little: the next launches can be longer. */
+#define FEW_SAMPLES 8
+/* A launch of the key may take so many nanoseconds more than est_ns: as long as the longest recent one, or
+ * 0.2 ms if few were measured. */
 uint64_t vgpu_cost_more(const struct vgpu_cost *c, uint64_t est_ns);
 /* The parts and rest_ns of other work took at least and at most so many nanoseconds together. */
 void vgpu_costs_learn(const struct vgpu_cost_part *parts, unsigned n, double rest_ns, double least,
