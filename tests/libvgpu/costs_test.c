@@ -204,7 +204,13 @@ static void test_longest_of_late(void)
 {
 	struct vgpu_cost *c = vgpu_cost_of(33);
 
-	CHECK_EQ(vgpu_cost_more(c, 20000), 0); /* nothing is known */
+	/* Little is known: 0.2 ms. */
+	CHECK_EQ(vgpu_cost_more(c, 20000), 180000);
+	c->samples = FEW_SAMPLES - 1;
+	CHECK_EQ(vgpu_cost_more(c, 20000), 180000);
+	CHECK_EQ(vgpu_cost_more(c, 300000), 0);
+	c->samples = FEW_SAMPLES;
+	CHECK_EQ(vgpu_cost_more(c, 20000), 0);
 	vgpu_cost_took(c, 1, 800000);
 	CHECK_EQ(vgpu_cost_more(c, 20000), 780000);
 	vgpu_cost_took(c, 4, 80000);
