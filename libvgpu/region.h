@@ -170,9 +170,10 @@ struct vgpu_budget {
 	uint64_t first_since_ns;
 };
 
-/* Updated while VGPU_GATE_WINDOW is set: gresd gives windows to jobs that recently launched or waited. */
+/* wanted_ns is updated while VGPU_GATE_WINDOW is set: gresd gives windows to jobs that recently launched or waited. */
 struct vgpu_demand {
-	uint64_t reserved0;
+	/* Without gresd: the hash of the UUID of the card that has entry i of the cache. 0: no card has it. */
+	uint64_t card_key;
 	uint64_t wanted_ns; /* CLOCK_MONOTONIC: when a launch last went or waited */
 	uint64_t reserved1;
 };

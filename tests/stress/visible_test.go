@@ -7,14 +7,11 @@ import (
 	"encoding/json"
 	"os/exec"
 	"testing"
-
-	"github.com/slurm-vgpu/slurm-vgpu/tests/known"
 )
 
 // Processes with limits of the environment and one cache may see different cards. Memory on one card does not
 // count on another.
 func TestProcessesThatSeeDifferentCardsShareNoLimit(t *testing.T) {
-	known.Fault(t, "F12")
 	env, _ := limited(t, "version = 1\ncount = 2\n[model]\nmemory = \"80G\"\n", "100")
 	first := exec.Command("../../build/tests/vgpu-worker", "--alloc", "3G", "--hold", "60")
 	first.Env = append(env, "CUDA_VISIBLE_DEVICES=0")
