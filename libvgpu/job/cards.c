@@ -155,6 +155,16 @@ int vgpu_card_of_device(CUdevice dev)
 	return card;
 }
 
+static bool has_mps(CUdevice dev)
+{
+	int on = 0;
+
+	return vgpu_real.cuDeviceGetAttribute &&
+	       vgpu_real.cuDeviceGetAttribute(&on, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) ==
+		       CUDA_SUCCESS &&
+	       on == 1;
+}
+
 /* Whether this process computes through the server that gresd runs for the card. CUDA goes on
  * without one where it finds none. A folder of pipes that is not root's alone may be of a server of
  * the user's own, which the others of the card do not share. */
@@ -162,13 +172,9 @@ static bool is_client(CUdevice dev)
 {
 	const char *folder = LOAD(&pipes);
 	struct stat st;
-	int on = 0;
 
 	return folder && stat(folder, &st) == 0 && st.st_uid == 0 &&
-	       !(st.st_mode & (S_IWGRP | S_IWOTH)) && vgpu_real.cuDeviceGetAttribute &&
-	       vgpu_real.cuDeviceGetAttribute(&on, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) ==
-		       CUDA_SUCCESS &&
-	       on == 1;
+	       !(st.st_mode & (S_IWGRP | S_IWOTH)) && has_mps(dev);
 }
 
 /* Without the server the process would have the card beside it, in equal parts, whatever its
@@ -198,6 +204,11 @@ bool vgpu_not_granted(CUdevice dev)
 		       "granted: see CUDA_VISIBLE_DEVICES",
 		       dev);
 	return true;
+}
+
+void vgpu_cards_mps(void)
+{
+	vgpu_state.mps_client = has_mps(0);
 }
 
 void vgpu_env_cards(void)
