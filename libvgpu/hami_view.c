@@ -143,6 +143,9 @@ static void put_cards(struct vgpu_hami *v, const struct vgpu_grant *g, uint32_t 
 		const struct vgpu_grant_card *card = &g->card[i];
 		struct vgpu_schedule s = {.cores = LOAD(&card->cores), .gate = LOAD(&card->gate)};
 
+		/* Only other processes use the card of this entry. */
+		if (!card->uuid[0])
+			continue;
 		vgpu_schedule_read(g, i, &s, vgpu_now());
 		/* Part of the mapped file. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker) */
 		if (strncmp(v->uuid[i], card->uuid, VGPU_UUID_LEN) != 0)
@@ -194,6 +197,9 @@ void vgpu_hami_view_update(void *file_start, const struct vgpu_grant *g, const s
 	uint32_t ncards = (uint32_t)at_most(g->ncards, VGPU_HAMI_DEVICES);
 	uint32_t high = (uint32_t)at_most(LOAD(&c->header->high_slot), VGPU_HAMI_PROCS);
 
+	/* Without gresd, other processes may use cards that this process does not see. */
+	while (ncards < VGPU_HAMI_DEVICES && LOAD(&c->header->card_key[ncards]))
+		ncards++;
 	/* A view that ends the program that it is of, by SIGBUS, is not worth it. */
 	if (!has_room(v, high) ||
 	    !take_turn((void *)((char *)file_start + VGPU_HAMI_NOTES_OFFSET), now))

@@ -73,7 +73,7 @@
 
 /* vgpu_slot.flags */
 #define VGPU_SLOT_SLICES_OK 0x1u      /* time slice set and read back */
-#define VGPU_SLOT_SLICES_REFUSED 0x2u /* the driver refused, or read back another value */
+#define VGPU_SLOT_SLICES_REFUSED 0x2u /* the driver refused, or read back another value; or a client of MPS */
 #define VGPU_SLOT_GATED 0x4u          /* the budget gate has been used */
 #define VGPU_SLOT_UNWATCHED 0x8u      /* no thread follows gresd: the budget gate always holds */
 #define VGPU_SLOT_UNGATED 0x10u       /* it works without CUDA, too, and no hook sees that */
@@ -203,7 +203,8 @@ struct vgpu_cache_header {
 	/* CLOCK_MONOTONIC, at most: up to here the time in which processes of the job had work
 	 * on the card is counted, or there was none. What several do at a time counts once. */
 	uint64_t counted_ns[VGPU_MAX_CARDS];
-	uint64_t reserved1[VGPU_MAX_CARDS];
+	/* Without gresd: the hash of the UUID of the card that has entry i of the cache. 0: no card has it. */
+	uint64_t card_key[VGPU_MAX_CARDS];
 	/* CLOCK_MONOTONIC: a process of the job last saw work complete, or launched work past the
 	 * budget because none completed. */
 	uint64_t progress_ns[VGPU_MAX_CARDS];
@@ -279,7 +280,7 @@ VGPU_AT(vgpu_cache_header, version, 8);
 VGPU_AT(vgpu_cache_header, uuid, 64);
 VGPU_AT(vgpu_cache_header, budget, 960);
 VGPU_AT(vgpu_cache_header, demand, 1984);
-VGPU_AT(vgpu_cache_header, reserved1, 2752);
+VGPU_AT(vgpu_cache_header, card_key, 2752);
 VGPU_AT(vgpu_cache_header, credited_us, 3008);
 _Static_assert(sizeof(struct vgpu_cache_header) == 3072, "vgpu_cache_header");
 VGPU_AT(vgpu_slot_card, slice_us, 48);

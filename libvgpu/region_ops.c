@@ -170,8 +170,7 @@ struct vgpu_slot *vgpu_slot_claim(struct vgpu_cache *c, uint32_t pid, uint64_t s
 		if (i >= LOAD(&c->header->high_slot) && !vgpu_has_pages(slot, sizeof *slot))
 			return NULL;
 		owner = LOAD(&slot->owner);
-		/* A reused pid passes for alive here; reclaim looks closer. */
-		if (owner != 0 && (!vgpu_same_ns(&j, slot, owner) || !vgpu_no_process(owner) ||
+		if (owner != 0 && (!vgpu_same_ns(&j, slot, owner) || !vgpu_has_ended(owner) ||
 				   grace_left(slot, owner)))
 			continue;
 		/* Raise the mark first: owned but not summed, it would hide memory. */
@@ -283,13 +282,15 @@ uint64_t vgpu_mem_with(uint64_t sum, int64_t outside)
 }
 
 /* A process of the caller's PID namespace that has ended counts against the limit until its memory is
- * surely free, but it uses none. */
-static bool uses_none(const struct vgpu_slot *slot, uint64_t own)
+ * surely free, but it uses none. Asks /proc first: a sandbox may end a process that calls kill. */
+static bool uses_none(const struct vgpu_slot *slot, unsigned card, uint64_t own)
 {
 	uint64_t owner = LOAD(&slot->owner);
 
+	if (!LOAD(&slot->card[card].mem))
+		return true;
 	return owner != own && VGPU_OWNER_NS(owner) == VGPU_OWNER_NS(own) &&
-	       VGPU_OWNER_NS(own) != VGPU_NS_UNKNOWN && vgpu_no_process(owner);
+	       VGPU_OWNER_NS(own) != VGPU_NS_UNKNOWN && vgpu_has_ended(owner);
 }
 
 /* Raises the peak of the card. A plain sum is enough to know that there is nothing new. */
@@ -303,7 +304,7 @@ static void note_peak(struct vgpu_cache *c, const struct vgpu_slot *self, unsign
 		return;
 	sum = 0;
 	for (uint32_t i = 0; i < count; i++)
-		if (!uses_none(&c->slots[i], own) &&
+		if (!uses_none(&c->slots[i], card, own) &&
 		    __builtin_add_overflow(sum, LOAD(&c->slots[i].card[card].mem), &sum))
 			return;
 	sum = vgpu_mem_with(sum, outside);

@@ -77,9 +77,6 @@ uint64_t vgpu_own_start_time(void);
  * has ended and only waits for its parent, or if that cannot be read. */
 uint64_t vgpu_start_time(uint32_t pid);
 
-/* There is no process with the pid of an owner word of the caller's PID namespace. */
-bool vgpu_no_process(uint64_t owner);
-
 /* Whether the process that an owner word of the caller's PID namespace names has ended
  * for certain: there is no such pid, it waits for its parent, or its start time was read
  * and is another one. A process that cannot be looked at lives, as where the caller has no

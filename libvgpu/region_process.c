@@ -103,7 +103,8 @@ uint64_t vgpu_own_start_time(void)
 	return vgpu_start_time(0);
 }
 
-bool vgpu_no_process(uint64_t owner)
+/* There is no process with the pid of an owner word of the caller's PID namespace. */
+static bool no_process(uint64_t owner)
 {
 	return kill((pid_t)VGPU_OWNER_PID(owner), 0) != 0 && errno == ESRCH;
 }
@@ -132,7 +133,7 @@ bool vgpu_has_ended(uint64_t owner)
 	uint64_t start = start_time_of(name);
 	/* A sandbox that denies the file may end a process that calls kill. */
 	if (start == 0)
-		return errno != EACCES && errno != EPERM && vgpu_no_process(owner);
+		return errno != EACCES && errno != EPERM && no_process(owner);
 	return start == ZOMBIE ||
 	       ((uint32_t)owner != 0 && (uint32_t)start != (uint32_t)owner && same_time_ns(name));
 }

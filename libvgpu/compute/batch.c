@@ -178,8 +178,11 @@ void vgpu_batch_close(struct lane *l)
 	b->solid = b->tight && running_before(l);
 	if (b->launches != b->ticked)
 		b->last_ns = vgpu_now();
+	b->entries = __atomic_load_n(&vgpu_other_entries, __ATOMIC_RELAXED);
 	if (!b->unmeasured && !record_end(l, b))
 		b->unmeasured = true;
+	if (!l->open)
+		return; /* the stream or its context has ended meanwhile */
 	b->recorded_ns = vgpu_now();
 	l->open = false;
 	l->closed++;

@@ -34,6 +34,15 @@ void vgpu_gate_leave(struct vgpu_launch *l, CUresult result);
  * of all streams when stream is NULL: work after it is another batch. other: what comes next
  * in the stream takes its time, but is no work of the card's. */
 void vgpu_gate_boundary(CUstream stream, bool other);
+/* Entries of all streams that are no launches, such as small copies. The watcher and other threads record
+ * no event in a stream that may be full. A lost increment does no harm. */
+extern uint32_t vgpu_other_entries;
+static inline void vgpu_count_entry(void)
+{
+	__atomic_store_n(&vgpu_other_entries,
+			 __atomic_load_n(&vgpu_other_entries, __ATOMIC_RELAXED) + 1,
+			 __ATOMIC_RELAXED);
+}
 /* The program records an event in the stream: its open batch ends. If the event is the first of two that
  * measure a launch, the launch's wait for the budget comes before it. */
 void vgpu_gate_record(CUstream stream);

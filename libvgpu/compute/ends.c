@@ -16,11 +16,13 @@
  * for it takes a hundredth of that. */
 #define LASTED_NS 500000u
 
+/* stream: the one of the program's call, or NULL. A full stream may wait for what the program does after the
+ * call, so no event is recorded in it unless the call itself uses the stream. */
 static void end_work(struct lane *l, CUstream stream, bool other)
 {
 	if (!l->context || (stream && l->stream != stream))
 		return;
-	if (l->open)
+	if (l->open && (stream || !vgpu_event_blocks(l)))
 		vgpu_batch_end(l);
 	if (other)
 		l->foreign_ns = vgpu_now();
@@ -28,6 +30,8 @@ static void end_work(struct lane *l, CUstream stream, bool other)
 
 void vgpu_gate_boundary(CUstream stream, bool other)
 {
+	if (stream)
+		vgpu_count_entry();
 	if (vgpu_inside || vgpu_events_barred())
 		return;
 	for (unsigned i = 0; i < vgpu_state.ncards; i++) {
@@ -120,9 +124,10 @@ void vgpu_gate_capture(void)
 	}
 }
 
+/* The driver does not wait for room in a stream that the program destroys. */
 static void end_lane(struct gate *g, struct lane *l)
 {
-	if (!vgpu_events_barred())
+	if (!vgpu_events_barred() && !vgpu_event_blocks(l))
 		vgpu_batch_close(l);
 	if (l->open)
 		vgpu_lane_drop(g, l);
@@ -154,7 +159,7 @@ static void context_ends(struct gate *g, CUcontext ctx)
 		return;
 	if (!vgpu_events_barred()) {
 		for (unsigned i = 0; i < g->lanes; i++)
-			if (g->lane[i].context == c)
+			if (g->lane[i].context == c && !vgpu_event_blocks(&g->lane[i]))
 				vgpu_batch_end(&g->lane[i]);
 		vgpu_batch_reap(g, vgpu_now());
 	}
@@ -194,8 +199,13 @@ static void context_ended(struct gate *g, CUcontext ctx, bool gone)
 
 		if (l->context != c)
 			continue;
+		bool busy = l->busy, recording = l->recording;
+
 		vgpu_lane_drop(g, l);
 		memset(l, 0, sizeof *l); /* its events went with the context */
+		/* A thread that still records in it gives the lane back. */
+		l->busy = busy;
+		l->recording = recording;
 	}
 	g->last = NULL;
 	memset(c, 0, sizeof *c);

@@ -4,11 +4,12 @@
 
 #include "event.h"
 
-/* A quarter of the entries that the simulated card's streams take, as a driver's are said to:
- * the program's own events and copies, which nobody counts, are among them. */
+/* A quarter of the entries that the simulated card's streams take. A driver's streams are said to take
+ * as many. Calls without a hook add entries that are not counted. */
 #define MAY_BE_FULL 256
 
 __thread bool vgpu_inside;
+uint32_t vgpu_other_entries;
 
 CUresult vgpu_event_query(CUevent e)
 {
@@ -89,21 +90,24 @@ bool vgpu_event_record(struct lane *l, CUevent *slot)
 	return ok;
 }
 
-bool vgpu_event_blocks(const struct lane *l)
+bool vgpu_event_blocks(struct lane *l)
 {
-	unsigned launches = 0;
+	uint32_t now = __atomic_load_n(&vgpu_other_entries, __ATOMIC_RELAXED);
+	unsigned entries = now - l->passed_entries;
 	bool pushed, done;
 	int mode;
 
 	for (unsigned i = 0; i < l->closed + (l->open ? 1u : 0u); i++)
-		launches += l->ring[(l->first + i) % RING].launches;
-	if (launches < MAY_BE_FULL || !vgpu_real.cuStreamQuery)
+		entries += l->ring[(l->first + i) % RING].launches;
+	if (!l->open || entries < MAY_BE_FULL || !vgpu_real.cuStreamQuery)
 		return false;
 	mode = vgpu_capture_relax();
 	done = vgpu_event_enter(l->context->ctx, &pushed) && !vgpu_stream_captured(l->stream) &&
 	       vgpu_real.cuStreamQuery(l->stream) == CUDA_SUCCESS;
 	vgpu_event_leave(pushed);
 	vgpu_capture_restore(mode);
+	if (done)
+		l->passed_entries = now;
 	return !done;
 }
 

@@ -27,8 +27,9 @@ void vgpu_event_wait(struct gate *g, const struct lane *l);
 void vgpu_event_recorded(struct gate *g, const struct lane *l);
 /* Harmless to captures that are not known. */
 CUresult vgpu_event_query(CUevent e);
-/* The stream may be full, so that a record would wait. */
-bool vgpu_event_blocks(const struct lane *l);
+/* The lane has an open batch, and its stream may be full, so that a record would wait. Entries that are no launches are counted for all
+ * streams together. */
+bool vgpu_event_blocks(struct lane *l);
 bool vgpu_event_between(double *ns, CUevent from, CUevent to);
 /* Events are of the context that is current when they are made, and so is the default stream
  * in which they are recorded. True: it is that one now, until vgpu_event_leave(). */

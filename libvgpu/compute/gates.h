@@ -41,6 +41,7 @@ struct vgpu_stream_batch {
 	uint32_t left;     /* have left the gate, launched or not; grows without the lock */
 	uint32_t ticked;   /* launches when the watcher last looked */
 	uint32_t nfuncs;
+	uint32_t entries; /* vgpu_other_entries before its end event */
 	uint32_t beside; /* so many other processes of the job, or contexts, had work on the card */
 	bool tight;      /* began while the batch before was running */
 	bool solid;      /* and was launched as a whole meanwhile: the card had no gap in it */
@@ -98,6 +99,8 @@ struct lane {
 	uint64_t held_ns;
 	uint64_t foreign_ns; /* when something was last put into the stream that is no work */
 	bool launched;       /* since the program last recorded an event in the stream */
+	/* vgpu_other_entries up to which the stream has passed all entries. */
+	uint32_t passed_entries;
 };
 
 struct gate {

@@ -127,6 +127,8 @@ void vgpu_batch_reap(struct gate *g, uint64_t now)
 			if (r == CUDA_ERROR_NOT_READY)
 				break;
 			if (r == CUDA_SUCCESS)
+				l->passed_entries = b->entries;
+			if (r == CUDA_SUCCESS)
 				account(g, l, b, now);
 			else
 				unmeasured(g, b, now);

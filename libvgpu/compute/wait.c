@@ -204,10 +204,15 @@ static bool may_end(struct gate *g, CUcontext ctx, uint64_t since, uint64_t now)
 	return c && c->ends && now - since < STUCK_NS;
 }
 
-static void close_all(struct gate *g)
+/* Another stream that is full may wait for what the caller does after its launch. */
+static void close_all(struct gate *g, const struct wish *w)
 {
-	for (unsigned i = 0; i < g->lanes; i++)
-		vgpu_batch_end(&g->lane[i]);
+	for (unsigned i = 0; i < g->lanes; i++) {
+		struct lane *l = &g->lane[i];
+
+		if (l->open && (of_lane(w, l) || !vgpu_event_blocks(l)))
+			vgpu_batch_end(l);
+	}
 }
 
 static uint64_t nap(const struct gate *g, const struct vgpu_budget *budget, uint64_t est,
@@ -317,7 +322,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 		}
 		/* It waits for its own work in batches that are open: that may be done. */
 		if (*events && !closed && !__atomic_load_n(&budget->dry, __ATOMIC_RELAXED)) {
-			close_all(g);
+			close_all(g, &w);
 			closed = true;
 			continue;
 		}
@@ -328,7 +333,7 @@ uint64_t vgpu_gate_wait(struct gate *g, CUcontext ctx, struct vgpu_launch *l, bo
 			__atomic_add_fetch(&budget->waits, 1, __ATOMIC_RELAXED);
 		}
 		if (*events)
-			close_all(g);
+			close_all(g, &w);
 		if (goes_past(g, budget, l, &w, began, now))
 			break;
 		ns = nap(g, budget, l->est_ns, now);

@@ -90,6 +90,8 @@ CONTEXT_ENDS(cuGreenCtxRecordEvent, CUgreenCtx, false)
 		if (size >= SMALL_BYTES || unlikely(!vgpu_real.name))                 \
 			END_BATCH(vgpu_real.name, vgpu_stream(stream, per_thread),    \
 				  size >= SMALL_BYTES);                               \
+		else if (LOAD(&vgpu_gate_any))                                        \
+			vgpu_count_entry();                                           \
 		return vgpu_real.name(dst, src, size, stream);                        \
 	}
 HTOD(cuMemcpyHtoDAsync_v2, false)

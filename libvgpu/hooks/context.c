@@ -58,6 +58,8 @@ CUresult cuInit(unsigned flags)
 		vgpu_launches_wait = true;
 	vgpu_cards_init();
 	CUresult r = vgpu_real.cuInit(flags);
+	if (r == CUDA_SUCCESS)
+		vgpu_cards_mps();
 	if (r == CUDA_SUCCESS && vgpu_state.from_env)
 		vgpu_env_cards();
 	return r;

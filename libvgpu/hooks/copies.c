@@ -25,8 +25,12 @@ static size_t if_inside(bool inside, size_t bytes, CUstream stream)
 {
 	if (inside)
 		return bytes;
-	if (bytes >= SMALL_BYTES && LOAD(&vgpu_gate_any))
+	if (!LOAD(&vgpu_gate_any))
+		return 0;
+	if (bytes >= SMALL_BYTES)
 		vgpu_gate_boundary(stream, true);
+	else
+		vgpu_count_entry();
 	return 0;
 }
 

@@ -19,6 +19,8 @@
 int vgpu_only_card = -1;
 
 static signed char card_of_device[MAX_DEVICES];
+static bool env_told; /* CUDA has told the UUIDs that the limits of the environment are for */
+static VGPU_PRIVATE pthread_mutex_t env_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* CUDA_VISIBLE_DEVICES and CUDA_MPS_PIPE_DIRECTORY; NULL: not set. */
 static const char *visible, *pipes;
@@ -80,6 +82,46 @@ static void learn_physical(struct vgpu_grant_card *c, CUdevice dev)
 	c->mem_physical = c->mem_limit > total ? total : 0;
 }
 
+/* Returns the card's entry in the cache, or -1. Processes with different CUDA_VISIBLE_DEVICES number the
+ * cards differently, so an entry belongs to a UUID. A card without an entry takes the first free one.
+ * Entries are never given back, so all processes find the same one. */
+static int env_entry(const char *uuid)
+{
+	uint64_t *keys = vgpu_state.cache.header->card_key;
+	uint64_t key = 0, found;
+
+	for (const char *p = uuid + 4; *p; p++)
+		key = vgpu_mix(key, (unsigned char)*p);
+	for (int i = 0; i < VGPU_MAX_CARDS; i++) {
+		found = 0;
+		if (CAS(&keys[i], &found, key) || found == key)
+			return i;
+	}
+	return -1;
+}
+
+/* Puts the limits of the ordinal at the card's entry. If other cards have all entries, the ordinal's
+ * entry counts for both cards. */
+static int env_card(int ordinal, const char *uuid)
+{
+	VGPU_LOCK(&env_lock);
+	struct vgpu_cache_header *h = vgpu_state.cache.header;
+	struct vgpu_grant_card c;
+	int card;
+
+	if (ordinal < 0 || ordinal >= VGPU_MAX_CARDS)
+		return -1;
+	card = env_entry(uuid);
+	if (card < 0)
+		card = ordinal;
+	c = vgpu_env_limits[ordinal];
+	snprintf(c.uuid, sizeof c.uuid, "%.*s", VGPU_UUID_LEN - 1, uuid);
+	vgpu_env_grant.card[card] = c;
+	memcpy(h->uuid[card], c.uuid, sizeof c.uuid);
+	h->mem_limit[card] = c.mem_limit;
+	return card;
+}
+
 int vgpu_card_of_device(CUdevice dev)
 {
 	char text[VGPU_UUID_LEN];
@@ -100,12 +142,10 @@ int vgpu_card_of_device(CUdevice dev)
 		return -1;
 	format_uuid(&uuid, text);
 	if (vgpu_state.from_env) {
-		/* Limits by CUDA ordinal: note the UUID, so that NVML agrees. */
-		card = dev < VGPU_MAX_CARDS ? dev : -1;
-		if (card >= 0) {
-			memcpy(vgpu_env_grant.card[card].uuid, text, sizeof text);
-			learn_physical(&vgpu_env_grant.card[card], dev);
-		}
+		if (dev < VGPU_MAX_CARDS)
+			learn_physical(&vgpu_env_limits[dev], dev);
+		card = env_card(dev, text);
+		STORE(&env_told, true);
 	} else {
 		card = card_of_uuid(text);
 	}
@@ -115,6 +155,16 @@ int vgpu_card_of_device(CUdevice dev)
 	return card;
 }
 
+static bool has_mps(CUdevice dev)
+{
+	int on = 0;
+
+	return vgpu_real.cuDeviceGetAttribute &&
+	       vgpu_real.cuDeviceGetAttribute(&on, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) ==
+		       CUDA_SUCCESS &&
+	       on == 1;
+}
+
 /* Whether this process computes through the server that gresd runs for the card. CUDA goes on
  * without one where it finds none. A folder of pipes that is not root's alone may be of a server of
  * the user's own, which the others of the card do not share. */
@@ -122,13 +172,9 @@ static bool is_client(CUdevice dev)
 {
 	const char *folder = LOAD(&pipes);
 	struct stat st;
-	int on = 0;
 
 	return folder && stat(folder, &st) == 0 && st.st_uid == 0 &&
-	       !(st.st_mode & (S_IWGRP | S_IWOTH)) && vgpu_real.cuDeviceGetAttribute &&
-	       vgpu_real.cuDeviceGetAttribute(&on, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, dev) ==
-		       CUDA_SUCCESS &&
-	       on == 1;
+	       !(st.st_mode & (S_IWGRP | S_IWOTH)) && has_mps(dev);
 }
 
 /* Without the server the process would have the card beside it, in equal parts, whatever its
@@ -160,15 +206,23 @@ bool vgpu_not_granted(CUdevice dev)
 	return true;
 }
 
+void vgpu_cards_mps(void)
+{
+	vgpu_state.mps_client = has_mps(0);
+}
+
 void vgpu_env_cards(void)
 {
-	int n = 0;
+	int n = 0, last = -1, card;
 
-	if (vgpu_real.cuDeviceGetCount && vgpu_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && n > 0 &&
-	    n < VGPU_MAX_CARDS)
-		vgpu_state.ncards = vgpu_env_grant.ncards = (uint32_t)n;
-	for (int i = 0; i < n && i < VGPU_MAX_CARDS; i++)
-		vgpu_card_of_device(i);
+	if (!vgpu_real.cuDeviceGetCount || vgpu_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
+		return;
+	for (int i = 0; i < n && i < VGPU_MAX_CARDS; i++) {
+		card = vgpu_card_of_device(i);
+		last = card > last ? card : last;
+	}
+	if (last >= 0)
+		vgpu_state.ncards = vgpu_env_grant.ncards = (uint32_t)last + 1;
 }
 
 int vgpu_card_asked(void)
@@ -212,13 +266,13 @@ int vgpu_card_of_nvml(nvmlDevice_t device)
 	if (!vgpu_state.grant || !vgpu_real.nvmlDeviceGetUUID ||
 	    vgpu_real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
 		return -1;
-	if (vgpu_state.from_env && !vgpu_state.grant->card[0].uuid[0]) {
-		int card = 0; /* the first limit, for a card without a number */
+	if (vgpu_state.from_env && !LOAD(&env_told)) {
+		int ordinal = 0; /* the first limit, for a card without a number */
 
 		if (vgpu_real.nvmlDeviceGetIndex &&
 		    vgpu_real.nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS)
-			card = ordinal_of(uuid, index);
-		return card < (int)vgpu_state.ncards ? card : -1;
+			ordinal = ordinal_of(uuid, index);
+		return env_card(ordinal, uuid);
 	}
 	return card_of_uuid(uuid);
 }

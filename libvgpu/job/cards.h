@@ -32,7 +32,9 @@ bool vgpu_not_granted(CUdevice dev);
 void vgpu_cards_settings(void);
 /* Reads CUDA_MPS_PIPE_DIRECTORY, in cuInit as the driver does. */
 void vgpu_cards_init(void);
-/* Grant from the environment: as many cards as CUDA shows. */
+/* Finds out whether the process is a client of an MPS server. After cuInit. */
+void vgpu_cards_mps(void);
+/* Grant from the environment: limits for the cards that CUDA shows. */
 void vgpu_env_cards(void);
 
 #endif

@@ -13,6 +13,7 @@
 #define ENV_CONTEXT_BYTES (528ull << 20)
 
 struct vgpu_grant vgpu_env_grant;
+struct vgpu_grant_card vgpu_env_limits[VGPU_MAX_CARDS];
 
 static const char *from_process(struct vgpu_env *env, const char *name)
 {
@@ -41,6 +42,7 @@ bool vgpu_grant_from_env(struct vgpu_grant *g)
 			c->slice_us = ENV_PERIOD_US * c->cores / 100;
 		c->weight_ppm = 1000000;
 		c->mem_overhead = ENV_CONTEXT_BYTES;
+		vgpu_env_limits[i] = *c;
 	}
 	return any;
 }

@@ -14,8 +14,9 @@ struct vgpu_state {
 	unsigned ncards;
 	uint32_t other_cards; /* a bit each: this process works on them without CUDA */
 	bool from_env;        /* grant made from environment variables, no gresd behind it */
+	bool mps_client;      /* its work has the time slice of an MPS server; set by cuInit */
 };
-/* Read-only, but for the slot and other_cards, once vgpu_job_find() has returned. */
+/* Read-only, but for the slot, other_cards and mps_client, once vgpu_job_find() has returned. */
 extern struct vgpu_state vgpu_state;
 
 /* So often a process says in its slot that it is there. */

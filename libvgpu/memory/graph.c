@@ -22,6 +22,7 @@ static VGPU_PRIVATE struct on_card {
 	CUdevice dev;
 	uint64_t charged;  /* on our slot */
 	uint64_t starting; /* of graphs between being announced and being seen in the pool */
+	uint64_t reused;   /* of these, what is not charged: they use what the pool has */
 	uint64_t launched; /* of all graphs launched since the last trim */
 	uint64_t trims;
 } graphs[VGPU_MAX_CARDS];
@@ -144,33 +145,42 @@ static bool ask_pool(int card, uint64_t *reserved, uint64_t *used)
 
 /* Brings the charge to what the pool holds now, and takes back what was announced for it, in one step.
  * trimmed: what is not in use is the card's again. */
-static void settle(int card, uint64_t announced, bool trimmed)
+static void settle_locked(int card, uint64_t announced, bool trimmed)
 {
 	struct on_card *g = &graphs[card];
 	uint64_t reserved, used;
-
-	VGPU_LOCK(&graphs_lock);
 	bool known = ask_pool(card, &reserved, &used);
 	if (known && trimmed)
 		g->launched = used + g->starting;
 	g->trims += trimmed;
 	if (!known)
 		reserved = g->charged;
-	vgpu_charge_moves(card, g->charged + announced, reserved);
+	/* What graphs were about to use is gone: they take it from the card again. */
+	vgpu_charge_moves(card, g->charged + announced, reserved + (trimmed ? g->reused : 0));
 	g->charged = reserved;
+	if (trimmed)
+		g->reused = 0;
+}
+
+static void settle(int card, bool trimmed)
+{
+	VGPU_LOCK(&graphs_lock);
+	settle_locked(card, 0, trimmed);
 }
 
 void vgpu_graphs_settle(int card, CUdevice dev)
 {
 	STORE(&graphs[card].dev, dev);
 	if (LOAD(&execs[card].count))
-		settle(card, 0, false);
+		settle(card, false);
 }
 
 /* A graph that is being launched, on one of its cards. */
 struct launch {
 	struct vgpu_item exec;
-	uint64_t bytes; /* charged before the pool shows them */
+	uint64_t bytes;  /* charged before the pool shows them */
+	uint64_t reused; /* charged, too, if the pool is trimmed before the launch */
+	uint64_t trims;  /* of the card when it started */
 };
 
 /* The bytes that the pool may take from the card for a graph. Memory that nobody uses goes first, less
@@ -194,16 +204,24 @@ static void starts(struct launch *l)
 			more = more > reserved - busy ? more - (reserved - busy) : 0;
 	}
 	l->bytes = vgpu_pool_steps(more);
+	l->reused = vgpu_pool_steps(l->exec.size) - l->bytes;
+	l->trims = g->trims;
+	g->reused += l->reused;
 }
 
-/* It was launched, or (ran: false) it was not. */
-static void started(struct launch *l, bool ran)
+/* It was launched, or (ran: false) it was not. The pool's memory is charged now. charged: of bytes. */
+static void started(struct launch *l, bool ran, uint64_t charged)
 {
 	struct on_card *g = &graphs[l->exec.card];
 	struct vgpu_item was;
 
 	VGPU_LOCK(&graphs_lock);
 	g->starting -= l->exec.size;
+	if (l->trims == g->trims)
+		g->reused -= l->reused;
+	else
+		charged += l->reused;
+	settle_locked(l->exec.card, charged, false);
 	if (l->exec.other != g->trims && ran) {
 		l->exec.other = g->trims;
 		if (vgpu_table_take(&execs[l->exec.card], l->exec.key, &was))
@@ -219,16 +237,16 @@ static int take(struct launch *l)
 	int card = l->exec.card, r = -1;
 
 	vgpu_mem_begin();
-	settle(card, 0, false);
+	settle(card, false);
 	for (int tries = 0; tries < 2 && r; tries++) {
 		if (tries && vgpu_real.cuDeviceGraphMemTrim && !vgpu_capturing()) {
 			vgpu_real.cuDeviceGraphMemTrim(LOAD(&graphs[card].dev));
-			settle(card, 0, true);
+			settle(card, true);
 		}
 		starts(l);
 		r = vgpu_mem_take(card, l->bytes);
 		if (r)
-			started(l, false);
+			started(l, false, 0);
 	}
 	vgpu_mem_end();
 	return r;
@@ -248,8 +266,7 @@ CUresult vgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec 
 	CUresult r = taken == n ? real(graph, stream) : CUDA_ERROR_OUT_OF_MEMORY;
 	/* Also if there was no launch, the charge becomes the pool's memory. */
 	for (struct launch *l = on; l < on + taken; l++) {
-		settle(l->exec.card, l->bytes, false);
-		started(l, r == CUDA_SUCCESS);
+		started(l, r == CUDA_SUCCESS, l->bytes);
 		vgpu_mem_end(); /* of vgpu_mem_take */
 	}
 	return taken == n ? r : vgpu_oom(on[taken].exec.card, on[taken].bytes);
@@ -349,7 +366,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	int card = vgpu_card_of_device(dev);
 	if (r == CUDA_SUCCESS && card >= 0) {
 		STORE(&graphs[card].dev, dev);
-		settle(card, 0, true);
+		settle(card, true);
 	}
 	vgpu_mem_end();
 	return r;

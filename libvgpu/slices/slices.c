@@ -70,6 +70,11 @@ void vgpu_slices_apply(int card, const struct vgpu_schedule *s, enum vgpu_look l
 	/* Nothing was ever set: leave the driver alone. */
 	if (s->slice_us == 0 && before == 0)
 		return;
+	/* gresd then enforces the job's limit by its budget. */
+	if (vgpu_state.mps_client) {
+		refused(card, s->slice_us, "a client of an MPS server has no slice of its own");
+		return;
+	}
 	r = set_slices(card, s->slice_us, look == VGPU_READ_BACK);
 	nobody = look == VGPU_READ_BACK && are_unknown(card, r);
 	if (s->slice_us == 0) {

@@ -165,8 +165,9 @@ static void test_hidden_processes_live(void)
 	}
 }
 
-/* In a sandbox that denies files and ends who calls kill, all live. */
-static void test_in_a_sandbox_all_live(void)
+/* In a sandbox that denies files and ends a process that calls kill, all live. early: it has
+ * its slot before. least: of the peak after it asked for memory beside a process that lives. */
+static void in_a_sandbox(bool early, uint64_t had, uint64_t bytes, int want, uint64_t least)
 {
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -178,21 +179,31 @@ static void test_in_a_sandbox_all_live(void)
 	};
 	struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
 	struct vgpu_cache c = new_cache();
-	pid_t peer = start_peer(&c, 900, 0, false), child = fork();
+	pid_t peer = start_peer(&c, had, 0, false), child = fork();
 	int status;
 
 	if (child == 0) {
-		struct vgpu_slot *s = claim(&c);
+		uint64_t start = vgpu_own_start_time();
+		struct vgpu_slot *s = early ? claim(&c) : NULL;
 
-		_exit(s && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-				      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 &&
-				      vgpu_mem_reserve(&c, s, 0, 200, LIMIT, 0) == -ENOMEM
-			      ? 0
-			      : 1);
+		if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+		    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+			_exit(2);
+		if (!early)
+			s = vgpu_slot_claim(&c, (uint32_t)getpid(), start);
+		_exit(s && vgpu_mem_reserve(&c, s, 0, bytes, LIMIT, 0) == want ? 0 : 1);
 	}
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK_EQ(status, 0);
+	CHECK(c.header->mem_peak[0] >= least);
 	end_peer(peer);
+}
+
+static void test_in_a_sandbox_all_live(void)
+{
+	in_a_sandbox(true, 900, 200, -ENOMEM, 0);
+	in_a_sandbox(true, 100, 200, 0, 300);
+	in_a_sandbox(false, 100, 200, 0, 300);
 }
 
 /* In another time namespace the same start time reads differently. */

@@ -122,6 +122,26 @@ static void test_head(void)
 	drop(&f);
 }
 
+/* Without gresd, a process knows the entries of its own cards alone. The view shows all of them. */
+static void test_entries_of_other_processes(void)
+{
+	struct file f = new_file();
+	struct vgpu_grant both = grant;
+
+	for (uint32_t i = 0; i < 3; i++)
+		f.cache.header->card_key[i] = i + 1;
+	update(&f);
+	CHECK_EQ(u64(&f, 56), 3);
+	grant.ncards = 1;
+	memset(grant.card[0].uuid, 0, sizeof grant.card[0].uuid);
+	update(&f);
+	CHECK_EQ(u64(&f, 56), 3);
+	CHECK(strcmp(f.start + 64, UUID0) == 0);
+	CHECK_EQ(u64(&f, 1600), 8ull << 30);
+	grant = both;
+	drop(&f);
+}
+
 static void test_limits_by_mode(void)
 {
 	static const struct {
@@ -471,6 +491,7 @@ int main(void)
 	grant.card[1].cores = 20;
 	grant.card[1].ceiling = 80;
 	test_head();
+	test_entries_of_other_processes();
 	test_limits_by_mode();
 	test_process();
 	test_processes_come_and_go();

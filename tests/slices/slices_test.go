@@ -126,9 +126,12 @@ func (n *node) grant(job uint32, share int) {
 }
 
 // worker keeps the card busy until the test ends, with such an environment.
-func (n *node) worker(env ...string) (pid int) {
+func (n *node) worker(env ...string) (pid int) { return n.workerWith(nil, env...) }
+
+// workerWith is worker with more arguments.
+func (n *node) workerWith(args []string, env ...string) (pid int) {
 	n.t.Helper()
-	cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), "--kernel-us", "200", "--saturate", "600")
+	cmd := exec.Command(filepath.Join(n.build, "tests/vgpu-worker"), append(args, "--kernel-us", "200", "--saturate", "600")...)
 	cmd.Env = append([]string{"SIMGPU_STATE=" + n.state, "LD_LIBRARY_PATH=" + filepath.Join(n.Dir, "sim/lib")}, env...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -141,11 +144,14 @@ func (n *node) worker(env ...string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// tenant starts a process of a job.
-func (n *node) tenant(job uint32) (pid int) {
+// jobFiles returns the environment with which a process belongs to a job.
+func (n *node) jobFiles(job uint32) []string {
 	dir := filepath.Join(n.JobsDir(), fmt.Sprint(job))
-	return n.worker("LD_PRELOAD="+filepath.Join(n.build, "lib/libvgpu.so"), "VGPU_GRANT="+dir+"/grant", "VGPU_CACHE="+dir+"/cache")
+	return []string{"LD_PRELOAD=" + filepath.Join(n.build, "lib/libvgpu.so"), "VGPU_GRANT=" + dir + "/grant", "VGPU_CACHE=" + dir + "/cache"}
 }
+
+// tenant starts a process of a job.
+func (n *node) tenant(job uint32) (pid int) { return n.worker(n.jobFiles(job)...) }
 
 // busy is for how long each process had the card, by the card's own count.
 func (n *node) busy(pids ...int) []float64 {

@@ -75,9 +75,13 @@ func waits(t *testing.T, seconds string) uint32 {
 // The library's own marks in a stream wait when it is full, as those of the program do. Other
 // threads go on meanwhile: what the stream waits for may come from them.
 func TestFullStreamHoldsNoOtherThread(t *testing.T) {
-	env, _ := limited(t, oneCard, "50")
-	if r, err := run(t, env, "full"); err != nil || r["rounds"].(float64) != 10 {
-		t.Errorf("%v, %v; want 10 rounds", r, err)
+	for how, rounds := range map[string]float64{"launch": 10, "copy": 26, "held": 26} {
+		t.Run(how, func(t *testing.T) {
+			env, _ := limited(t, oneCard, "50")
+			if r, err := run(t, env, "full", how); err != nil || r["rounds"].(float64) != rounds {
+				t.Errorf("%v, %v; want %v rounds", r, err, rounds)
+			}
+		})
 	}
 }
 
@@ -106,5 +110,24 @@ func TestWorkThatNeverEndsDoesNotLiftTheLimit(t *testing.T) {
 	}
 	if part := r["part"].(float64); part > 0.3 {
 		t.Errorf("%.2f of the card, limit 0.20", part)
+	}
+}
+
+// A program destroys a full stream, or its context, while the library waits for room in the stream to record an
+// event. The program continues at once.
+func TestFullStreamMayBeDestroyed(t *testing.T) {
+	for _, what := range []string{"stream", "context"} {
+		t.Run(what, func(t *testing.T) {
+			env, _ := limited(t, oneCard, "90")
+			r, err := run(t, env, "undone", what)
+			if err != nil || r["rounds"].(float64) != 8 {
+				t.Fatalf("%v, %v; want 8 rounds", r, err)
+			}
+			for _, ms := range r["ms"].([]any) {
+				if ms.(float64) > 40 {
+					t.Errorf("%v ms for the end of the %s, want at most 40", ms, what)
+				}
+			}
+		})
 	}
 }
