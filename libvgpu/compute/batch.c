@@ -14,9 +14,8 @@
  * host's cost of a gated launch. */
 #define AMPLE_NS (BURST_NS / 2)
 /* With several streams, the share of each in a measured time is unknown. So one in
- * AMONG_STREAMS_EVERY launches is measured alone, to see whether launches differ. After ONE_STREAM_NS
+ * AMONG_STREAMS_EVERY launches is measured alone, to see whether launches differ. After GAPS_NS
  * without a second stream, the gate assumes that there is only one. */
-#define ONE_STREAM_NS 100000000u
 #define AMONG_STREAMS_EVERY 64
 
 bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
@@ -34,7 +33,7 @@ bool vgpu_batch_alone(const struct gate *g, const struct vgpu_cost *cost,
 		return g->gaps_idle == 0 && launch->samples < FEW_SAMPLES;
 	if (balance >= AMPLE_NS)
 		return false;
-	return now - g->several_ns > ONE_STREAM_NS || now / 4 % AMONG_STREAMS_EVERY == 0;
+	return now - g->several_ns > GAPS_NS || now / 4 % AMONG_STREAMS_EVERY == 0;
 }
 
 /* The newest of the closed batches of a lane while it runs; else NULL. */

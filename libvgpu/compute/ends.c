@@ -12,10 +12,6 @@
 #include "reap.h"
 #include "wait.h"
 
-/* Work that was launched so long ago is charged as soon as the host has waited for it: to ask
- * for it takes a hundredth of that. */
-#define LASTED_NS 500000u
-
 /* stream: the one of the program's call, or NULL. A full stream may wait for what the program does after the
  * call, so no event is recorded in it unless the call itself uses the stream. */
 static void end_work(struct lane *l, CUstream stream, bool other)
@@ -99,7 +95,7 @@ void vgpu_gate_waited(int card, CUstream stream, bool all)
 	for (unsigned k = 0; k < g->lanes; k++) {
 		const struct lane *l = &g->lane[k];
 
-		lasted |= l->closed && now - l->ring[l->first].opened_ns > LASTED_NS;
+		lasted |= l->closed && now - l->ring[l->first].opened_ns > BATCH_NS;
 	}
 	if (lasted && !vgpu_events_barred())
 		vgpu_batch_reap(g, now);

@@ -21,12 +21,9 @@
 
 /* A batch without launches for this long is closed by the watcher. */
 #define IDLE_CLOSE_NS 300000u
-/* Launches that go by one check of the budget and of completions, if their costs are well known or
- * not. A check at each launch would cost more than all the rest. */
+/* Launches that go by one check of the budget and of completions. A check at each launch would cost more
+ * than all the rest. */
 #define QUICK_MAX 128
-#define QUICK_UNSURE 4
-/* A cost is well known that was learned from so many batches. */
-#define SURE_SAMPLES 32
 
 /* Kernels of several processes may wait for each other. A launch takes at most this from the budget in
  * advance: else each wait would lengthen the next one. The rest is charged when the kernel ends. */
@@ -128,13 +125,12 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 				       CUcontext ctx, const struct vgpu_launch *l,
 				       const struct vgpu_cost *cost)
 {
-	unsigned weight = l->samples < SURE_SAMPLES ? QUICK_UNSURE : 1;
 	struct lane *lane = g->last;
 	struct vgpu_stream_batch *b;
 	int64_t balance;
 
-	if (g->schedule.gate != VGPU_GATE_BUDGET || g->quick_left < weight || !lane ||
-	    !lane->open || lane->busy || lane->stream != l->stream ||
+	if (g->schedule.gate != VGPU_GATE_BUDGET || !g->quick_left || !lane || !lane->open ||
+	    lane->busy || lane->stream != l->stream ||
 	    lane->thread != vgpu_stream_thread(l->stream) || (ctx && lane->context->ctx != ctx))
 		return NULL;
 	b = &lane->ring[(lane->first + lane->closed) % RING];
@@ -143,7 +139,7 @@ static struct vgpu_stream_batch *quick(struct gate *g, const struct vgpu_budget 
 	    vgpu_may_be_long(g, l) || LOAD(&budget->dry) || balance <= (int64_t)g->owed_ns ||
 	    vgpu_batch_alone(g, cost, l, balance, g->reaped_ns))
 		return NULL;
-	g->quick_left -= weight;
+	g->quick_left--;
 	g->owed_ns += l->est_ns;
 	return b;
 }

@@ -16,8 +16,6 @@
 
 /* Submissions on the card that the gate cannot stop any more, by the time that they take. */
 #define QUEUE_NS 4000000u
-/* A thread that submits looks at most this often. */
-#define LOOK_NS 200000u
 /* After this time without a look, a look is late. */
 #define LATE_NS 2000000u
 /* If there are so many, work without a mark may be on the card. */
@@ -309,7 +307,7 @@ static void wait_at(unsigned card)
 	bool due, go = false, waited = false;
 
 	pthread_mutex_lock(&marks_lock);
-	due = since > marked[card].seen_ns + LOOK_NS;
+	due = since > marked[card].seen_ns + REAP_NS;
 	pthread_mutex_unlock(&marks_lock);
 	while (!go) {
 		if (waited || due)

@@ -20,8 +20,6 @@
 #define PAST_MOST_NS 500000000u
 /* A launch that waits for its window looks again this often: windows move. */
 #define WINDOW_POLL_NS 1000000u
-/* For launches that may run beside work of other streams a job goes into debt by so much. */
-#define BESIDE_NS 5000000
 /* Weighs a launch in the typical length; so long a time is remembered. */
 #define TYPICAL_NS 20000000u
 
@@ -158,7 +156,7 @@ static bool goes_beside(const struct gate *g, const struct wish *w, int64_t bala
 		for (unsigned k = 0; k < l->closed + l->open; k++)
 			own += l->ring[(l->first + k) % RING].est_ns;
 	}
-	debt = others * est < BESIDE_NS ? others * est : BESIDE_NS;
+	debt = others * est < BURST_NS ? others * est : BURST_NS;
 	return others && w->launch->samples && balance >= -(int64_t)debt &&
 	       (!own || own + est <= vgpu_quantum(g));
 }

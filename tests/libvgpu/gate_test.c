@@ -91,7 +91,7 @@ static void test_with_neighbors_launches_that_differ_pass_quickly(void)
 				.lanes = 1,
 				.lane[0] = {.open = true}};
 	const struct vgpu_budget budget = {.balance_ns = BURST_NS};
-	const struct vgpu_launch l = {.samples = SURE_SAMPLES, .est_ns = 5000};
+	const struct vgpu_launch l = {.samples = FEW_SAMPLES, .est_ns = 5000};
 	const struct vgpu_cost same = {0}, differs = {.varies = 1};
 
 	g.last = &g.lane[0];
