@@ -23,6 +23,8 @@ func TestGraphsAndPoolsPayForTheirAddresses(t *testing.T) {
 		{"nested", oneCard, "8G"},
 		{"deep", oneCard, "8G"},
 		{"cards", two, "8G"},
+		{"trimmed", oneCard, "8G"},
+		{"crowded", oneCard, "8G"},
 		{"fragments", oneCard, "2G"},
 		{"early", oneCard, "2G"},
 	} {

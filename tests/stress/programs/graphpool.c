@@ -19,11 +19,20 @@
  *   deep              20 GiB in a child graph at depth 20. The launch is refused.
  *   cards             5 GiB on each of two cards. The launch passes, and is refused while the second
  *                     card has 5 GiB of other memory.
+ *   trimmed           A thread launches a graph of 5 GiB that the card's graph pool already has. Before
+ *                     the driver starts the launch, another thread trims the pool, and then allocates
+ *                     memory up to the limit. The launch passes, and the card has at most 8 GiB in use.
+ *                     For the simulated card.
+ *   crowded           as trimmed, but libvgpu trims the pool: the other thread launches a second graph
+ *                     of 5 GiB, which is refused.
  *   fragments         A pool is full of pieces of 1 MiB, and every second one is freed. 256 MiB are
  *                     refused, after a few calls of the driver, and the pool is within the limit.
  *   early             as fragments. Before that, the program frees memory while it has little.
  */
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -36,6 +45,7 @@
 #define UPLOAD 2ull
 #define RELEASE_THRESHOLD 4
 #define PIECES 4096
+#define PIECE (256 * MIB)    /* of the cases trimmed and crowded */
 #define MOST_CALLS 8         /* if no free is to come */
 #define MOST_CALLS_UNSURE 24 /* if some free may be */
 #define SOON_S 1.0
@@ -236,6 +246,119 @@ static void cards(const char *name)
 	       "errors %d and %d, want 0 and %d", r, again, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+typedef void (*subscriber)(const char *call);
+
+/* The simulated driver calls s as each call begins. Returns false if another driver is loaded. */
+static bool subscribe(subscriber s)
+{
+	void (*simgpu)(subscriber) = (void (*)(subscriber))dlsym(cuda, "simgpu_subscribe");
+
+	if (simgpu)
+		simgpu(s);
+	return simgpu != NULL;
+}
+
+static sem_t in_driver, proceed;
+static __thread bool stops; /* in the thread's next launch */
+
+/* Stops the thread after libvgpu has charged the launch, and before the driver starts it. */
+static void stop_in_launch(const char *call)
+{
+	if (!stops || strcmp(call, "cuGraphLaunch") != 0)
+		return;
+	stops = false;
+	sem_post(&in_driver);
+	sem_wait(&proceed);
+}
+
+static void *launch_and_stop(void *exec)
+{
+	CUresult r = TRY(cuCtxSetCurrent, context);
+
+	stops = true;
+	r = r ? r : TRY(cuGraphLaunch, exec, (CUstream)NULL);
+	sem_post(&in_driver); /* libvgpu may have refused the launch */
+	return (void *)(intptr_t)r;
+}
+
+/* Makes two graphs of 5 GiB each. The card's graph pool then has 5 GiB that no graph uses: the first
+ * executable graph was launched, destroyed and made again. */
+static CUresult fill_pool(CUgraph graph[2], CUgraphExec exec[2])
+{
+	CUgraphNode last;
+	CUresult r = 0;
+
+	for (int i = 0; i < 2 && !r; i++) {
+		r = TRY(cuGraphCreate, &graph[i], 0u);
+		r = r ? r : add_turn(graph[i], &last, 1, 5 * GIB);
+		r = r ? r : TRY(cuGraphInstantiateWithFlags, &exec[i], graph[i], 0ull);
+	}
+	r = r ? r : TRY(cuGraphLaunch, exec[0], (CUstream)NULL);
+	r = r ? r : TRY(cuCtxSynchronize);
+	r = r ? r : TRY(cuGraphExecDestroy, exec[0]);
+	return r ? r : TRY(cuGraphInstantiateWithFlags, &exec[0], graph[0], 0ull);
+}
+
+static void trimmed(const char *name, bool by_libvgpu)
+{
+	unsigned long long before_mib, trimmed_mib, card_mib;
+	CUresult want = by_libvgpu ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS, r, other;
+	size_t context_mib = used(), charged_mib, end_mib;
+	static CUdeviceptr piece[PIECES];
+	CUgraphExec exec[2];
+	CUgraph graph[2];
+	pthread_t thread;
+	void *launched;
+	int n = 0;
+
+	if (!subscribe(NULL)) {
+		result(name, "SKIP", "only the simulated driver can stop in a launch");
+		return;
+	}
+	r = fill_pool(graph, exec);
+	before_mib = reserved_mib(0);
+	sem_init(&in_driver, 0, 0);
+	sem_init(&proceed, 0, 0);
+	subscribe(stop_in_launch);
+	if (r || pthread_create(&thread, NULL, launch_and_stop, exec[0])) {
+		result(name, "FAIL", "cannot prepare the launch, error %d", r);
+		return;
+	}
+	sem_wait(&in_driver);
+	other = by_libvgpu ? TRY(cuGraphLaunch, exec[1], (CUstream)NULL)
+			   : TRY(cuDeviceGraphMemTrim, 0);
+	trimmed_mib = reserved_mib(0);
+	while (n < PIECES && !TRY(cuMemAlloc_v2, &piece[n], (size_t)PIECE))
+		n++;
+	sem_post(&proceed);
+	pthread_join(thread, &launched);
+	subscribe(NULL);
+	r = (CUresult)(intptr_t)launched;
+	card_mib = context_mib + reserved_mib(0) + (unsigned)n * (PIECE / MIB);
+	charged_mib = used();
+
+	for (int i = 0; i < n; i++)
+		TRY(cuMemFree_v2, piece[i]);
+	TRY(cuCtxSynchronize);
+	for (int i = 0; i < 2; i++) {
+		TRY(cuGraphExecDestroy, exec[i]);
+		TRY(cuGraphDestroy, graph[i]);
+	}
+	TRY(cuDeviceGraphMemTrim, 0);
+	end_mib = used();
+	result(name,
+	       !r && other == want && before_mib == 5 * GIB / MIB && !trimmed_mib && n &&
+			       card_mib <= 8 * GIB / MIB && charged_mib == card_mib &&
+			       end_mib == context_mib
+		       ? "PASS"
+		       : "FAIL",
+	       "errors %d and %d, want 0 and %d; the pool has %llu MiB, then %llu, want 5120 and "
+	       "0; the card has %llu MiB in use, want at most 8192; %zu MiB are charged, want as "
+	       "many; at the end %zu, want %zu",
+	       r, other, want, before_mib, trimmed_mib, card_mib, charged_mib, end_mib,
+	       context_mib);
+}
+
 static void count(const char *call)
 {
 	calls += strcmp(call, "cuMemAllocAsync") == 0;
@@ -244,14 +367,13 @@ static void count(const char *call)
 static void fragments(const char *name, int early)
 {
 	unsigned most = early ? MOST_CALLS_UNSURE : MOST_CALLS;
-	void (*subscribe)(void (*)(const char *)) =
-		(void (*)(void (*)(const char *)))dlsym(cuda, "simgpu_subscribe");
 	uint64_t all = ~0ull, before = 0, after = 0;
 	static CUdeviceptr piece[PIECES];
 	CUdeviceptr big = 0;
 	CUmemoryPool pool;
 	CUstream stream;
 	double began, took;
+	bool counts;
 	int n = 0;
 	CUresult r = TRY(cuStreamCreate, &stream, 1u);
 
@@ -270,17 +392,15 @@ static void fragments(const char *name, int early)
 		r = TRY(cuMemFreeAsync, piece[i], stream);
 	r = r ? r : TRY(cuStreamSynchronize, stream);
 	TRY(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &before);
-	if (subscribe)
-		subscribe(count);
+	counts = subscribe(count);
 	began = now_s();
 	r = r ? r : TRY(cuMemAllocAsync, &big, (size_t)(256 * MIB), stream);
 	took = now_s() - began;
-	if (subscribe)
-		subscribe(NULL);
+	subscribe(NULL);
 	TRY(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &after);
 	result(name,
 	       r == CUDA_ERROR_OUT_OF_MEMORY && after <= before &&
-			       (subscribe ? calls > 0 && calls <= most : took < SOON_S)
+			       (counts ? calls > 0 && calls <= most : took < SOON_S)
 		       ? "PASS"
 		       : "FAIL",
 	       "error %d, want %d; %u calls of the driver, %.3f s; the pool has %llu MiB after "
@@ -309,6 +429,8 @@ static void one(const char *name)
 		deep(name);
 	else if (strcmp(name, "cards") == 0)
 		cards(name);
+	else if (strcmp(name, "trimmed") == 0 || strcmp(name, "crowded") == 0)
+		trimmed(name, strcmp(name, "crowded") == 0);
 	else if (strcmp(name, "fragments") == 0 || strcmp(name, "early") == 0)
 		fragments(name, strcmp(name, "early") == 0);
 	else
@@ -317,8 +439,9 @@ static void one(const char *name)
 
 int main(int argc, char **argv)
 {
-	static const char *const graphs[] = {"turns3", "turns20", "shrinks", "auto", "upload",
-					     "kept",   "late",    "nested",  "deep", "cards"};
+	static const char *const graphs[] = {"turns3", "turns20", "shrinks", "auto",
+					     "upload", "kept",    "late",    "nested",
+					     "deep",   "cards",   "trimmed", "crowded"};
 
 	cuda = library("", "libcuda.so.1");
 	if (!cuda || TRY(cuInit, 0u) || TRY(cuCtxCreate_v2, &context, 0u, 0)) {
