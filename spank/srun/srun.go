@@ -209,8 +209,7 @@ func read(args []string) (plan, error) {
 
 // take keeps one --vgpu option. As with srun, the last one of a name counts.
 func (p *plan) take(name string, o option) error {
-	known, ok := options.Find(name)
-	if !ok {
+	if _, known := options.Find(name); !known {
 		return &request.Error{Option: "--" + o.name, Want: "unknown option, see vgpu-srun --help"}
 	}
 	if len(o.words) == 1 && !strings.Contains(o.words[0], "=") {
@@ -223,7 +222,7 @@ func (p *plan) take(name string, o option) error {
 	}
 	// By itself first, in the words of the plugin.
 	if _, err := request.Parse(request.Options{name: o.value}); err != nil {
-		return errors.New(known.Mistake(o.value))
+		return err
 	}
 	p.given[name] = o.value
 	p.flags = append(p.flags, "--"+o.name)
