@@ -5,6 +5,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"strings"
@@ -79,10 +80,7 @@ func (c Card) IsInstance() bool { return c.Instance != Instance{} }
 
 // GPU is the UUID of the whole card.
 func (c Card) GPU() UUID {
-	if c.IsInstance() {
-		return c.Instance.GPU
-	}
-	return c.UUID
+	return cmp.Or(c.Instance.GPU, c.UUID)
 }
 
 // File is the device file that this card alone needs, by which Slurm keeps others off it.
@@ -105,9 +103,7 @@ func (c Card) Files() []string {
 
 // Scaled returns the card with as many times its own memory, in whole MiB.
 func (c Card) Scaled(scaling float64) Card {
-	if c.Physical == 0 {
-		c.Physical = c.Memory
-	}
+	c.Physical = cmp.Or(c.Physical, c.Memory)
 	c.Memory = c.Physical
 	if scaling > 1 {
 		scaled := Bytes(float64(c.Physical) * scaling)

@@ -44,12 +44,10 @@ func (c *Costs) Of(model string) Figure {
 
 // Await waits for the first try, but only in the first seconds of this gresd.
 func (c *Costs) Await(ctx context.Context) {
-	timer := time.NewTimer(time.Until(c.until))
-	defer timer.Stop()
 	select {
 	case <-c.settled:
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(time.Until(c.until)):
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -107,11 +106,13 @@ const wantShare = "1 to 100 (hundredths of a card), 100 for each whole card, or 
 
 // mistake is the error for a value that cannot be read.
 func mistake(name, value string) *Error {
-	o, flag := knownOptions[slices.Index(Names(), name)], "--vgpu-"+name // Parse has looked at the names
-	if name == "share" {
-		return wrong("--gres=vgpu", value, "want "+o.Want)
+	o := knownOptions[slices.Index(Names(), name)] // Parse has looked at the names
+	flag, want := "--gres=vgpu", "want "+o.Want
+	if name != "share" {
+		flag = "--vgpu-" + name
+		want += fmt.Sprintf(", for example %s=%s", flag, o.Example)
 	}
-	return wrong(flag, value, fmt.Sprintf("want %s, for example %s=%s", o.Want, flag, o.Example))
+	return wrong(flag, value, want)
 }
 
 // wrong is an error about one value, also where that is "".
@@ -349,29 +350,14 @@ func FormatToken(options Options) string {
 // Options returns the words that [Parse] reads as this request. Clamp is not
 // among them.
 func (r Request) Options() Options {
-	o := Options{}
-	number := func(name string, n uint64) {
-		if n != 0 {
-			o[name] = strconv.FormatUint(n, 10)
-		}
+	o := Options{
+		"share": fmt.Sprint(r.Share), "mem": r.Memory.Bytes.Compact(), "cores": fmt.Sprint(r.Cores), "cards": fmt.Sprint(r.Cards),
+		"mode":     gpu.FormatMode(r.Mode, r.Ceiling),
+		"priority": string(r.Priority), "policy": string(r.Policy), "engine": string(r.Engine),
 	}
-	word := func(name, value string) {
-		if value != "" {
-			o[name] = value
-		}
+	if r.Memory.Percent != 0 {
+		o["mem"] = fmt.Sprintf("%d%%", r.Memory.Percent)
 	}
-	number("share", uint64(r.Share))
-	switch {
-	case r.Memory.Percent != 0:
-		o["mem"] = strconv.FormatUint(uint64(r.Memory.Percent), 10) + "%"
-	case r.Memory.Bytes != 0:
-		o["mem"] = r.Memory.Bytes.Compact()
-	}
-	number("cores", uint64(r.Cores))
-	number("cards", uint64(r.Cards))
-	word("mode", gpu.FormatMode(r.Mode, r.Ceiling))
-	word("priority", string(r.Priority))
-	word("policy", string(r.Policy))
-	word("engine", string(r.Engine))
+	maps.DeleteFunc(o, func(_, value string) bool { return value == "" || value == "0" })
 	return o
 }

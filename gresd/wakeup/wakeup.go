@@ -35,10 +35,8 @@ func (b Bell) Sleep(d time.Duration) (woken bool) {
 
 // Wait waits so long; false when ctx was done before.
 func Wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -73,10 +73,7 @@ func (w Wrapper) Run(args []string) int {
 		if err != nil {
 			return w.fail(err)
 		}
-		job := w.Getenv("SLURM_JOB_ID")
-		if p.job != "" {
-			job = p.job
-		}
+		job := cmp.Or(p.job, w.Getenv("SLURM_JOB_ID"))
 		p.gresdPlaces, p.gpus = w.GresdPlaces, p.gpus || w.environmentAsksForGPUs()
 		rewritten, err := p.rewrite(job != "")
 		if err != nil {
@@ -134,10 +131,7 @@ func (w Wrapper) fail(err error) int {
 // find returns srun's path. A site may install vgpu-srun under the name srun;
 // then it must say where the real one is.
 func (w Wrapper) find() (string, error) {
-	name := w.Getenv("VGPU_SRUN")
-	if name == "" {
-		name = "srun"
-	}
+	name := cmp.Or(w.Getenv("VGPU_SRUN"), "srun")
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", fmt.Errorf("find srun: %w", err)
