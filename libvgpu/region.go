@@ -389,7 +389,7 @@ func ReadGrant(path string) (GrantSpec, []Schedule, error) {
 // loadGrant reads the file twice: the schedules are whole when their sequence
 // numbers are even and the same both times.
 func loadGrant(f *os.File, buf []byte) (GrantSpec, []Schedule, error) {
-	if err := checkRegular(f, GrantSize, ErrNotGrant); err != nil {
+	if err := checkSize(int(f.Fd()), GrantSize, ErrNotGrant); err != nil {
 		return GrantSpec{}, nil, err
 	}
 	var seqs [2][MaxCards]uint32
@@ -452,17 +452,6 @@ func createFile(path string, fill func(*os.File) error) error {
 	if err != nil {
 		_ = os.Remove(tmp)
 		return &os.PathError{Op: "create", Path: path, Err: err}
-	}
-	return nil
-}
-
-func checkRegular(f *os.File, size int64, sentinel error) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() || info.Size() != size {
-		return fmt.Errorf("%w: %s of %d bytes; want a file of %d bytes", sentinel, info.Mode().Type(), info.Size(), size)
 	}
 	return nil
 }

@@ -23,7 +23,6 @@ import (
 const (
 	headerSize  = C.sizeof_struct_vgpu_cache_header
 	slotSize    = C.sizeof_struct_vgpu_slot
-	slotsOffset = C.VGPU_CACHE_OFFSET + headerSize
 	maxPID      = 1<<22 - 1 // what an owner word has room for
 	nsUnknown   = C.VGPU_NS_UNKNOWN
 )
