@@ -411,10 +411,11 @@ func loadGrant(f *os.File, buf []byte) (GrantSpec, []Schedule, error) {
 	case g.ncards == 0 || g.ncards > MaxCards:
 		return GrantSpec{}, nil, fmt.Errorf("%w: %d cards; want 1 to %d", ErrNotGrant, g.ncards, MaxCards)
 	}
+	socket, _, _ := bytes.Cut((*[C.VGPU_SOCKET_LEN]byte)(unsafe.Pointer(&g.socket))[:], []byte{0})
 	spec := GrantSpec{
 		JobID: uint32(g.job_id), UID: uint32(g.uid), GID: uint32(g.gid),
 		Created: time.Unix(0, int64(g.created_ns)), Revoked: g.revoked != 0,
-		Socket: cText((*[C.VGPU_SOCKET_LEN]byte)(unsafe.Pointer(&g.socket))[:]),
+		Socket: string(socket),
 	}
 	var schedules []Schedule
 	var busy error
@@ -471,13 +472,4 @@ func putUUID(dst *[C.VGPU_UUID_LEN]C.char, uuid string) error {
 
 func text(src *[C.VGPU_UUID_LEN]C.char) string {
 	return plain((*[C.VGPU_UUID_LEN]byte)(unsafe.Pointer(src))[:])
-}
-
-// cText is the bytes up to the first NUL.
-func cText(b []byte) string {
-	n := bytes.IndexByte(b, 0)
-	if n < 0 {
-		n = len(b)
-	}
-	return string(b[:n])
 }
