@@ -279,14 +279,20 @@ func unregistered(c Card, job Job, share Share, own []Process, jobs []Job) []Fin
 	}
 	var found []Finding
 	for _, p := range share.uncounted(own) {
-		text := fmt.Sprintf("%s of job %d uses %s of card %s without libvgpu, which holds programs to their share: "+
-			"it may be linked statically, have been started without the job's environment, "+
-			"or have opened a library with RTLD_DEEPBIND or dlmopen", p, job.ID, memory(p.Memory), c.Name)
 		if other := job.limitedBy(p, jobs); other != 0 {
-			text = fmt.Sprintf("%s of job %d uses %s of card %s with the limits of job %d: it runs in a container or a namespace "+
-				"of that job; start it outside of them", p, job.ID, memory(p.Memory), c.Name, other)
+			found = append(found, Finding{
+				Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
+				Text: fmt.Sprintf("%s of job %d uses %s of card %s with the limits of job %d: it runs in a container or a namespace "+
+					"of that job; start it outside of them", p, job.ID, memory(p.Memory), c.Name, other),
+			})
+			continue
 		}
-		found = append(found, Finding{Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID, Text: text})
+		found = append(found, Finding{
+			Kind: Unregistered, Job: job.ID, UUID: c.UUID, Process: p, owner: job.UID,
+			Text: fmt.Sprintf("%s of job %d uses %s of card %s without libvgpu, which holds programs to their share: "+
+				"it may be linked statically, have been started without the job's environment, "+
+				"or have opened a library with RTLD_DEEPBIND or dlmopen", p, job.ID, memory(p.Memory), c.Name),
+		})
 	}
 	return found
 }
