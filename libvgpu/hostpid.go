@@ -381,7 +381,7 @@ func pread(fd int, buf []byte, at int64) error {
 	return nil
 }
 
-// checkSize is checkRegular of an open file.
+// checkSize returns an error that wraps sentinel unless the file is regular and has this size.
 func checkSize(fd int, size int64, sentinel error) error {
 	var st unix.Stat_t
 	if _, _, errno := unix.RawSyscall(unix.SYS_FSTAT, uintptr(fd), uintptr(unsafe.Pointer(&st)), 0); errno != 0 {

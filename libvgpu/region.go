@@ -389,7 +389,7 @@ func ReadGrant(path string) (GrantSpec, []Schedule, error) {
 // loadGrant reads the file twice: the schedules are whole when their sequence
 // numbers are even and the same both times.
 func loadGrant(f *os.File, buf []byte) (GrantSpec, []Schedule, error) {
-	if err := checkRegular(f, GrantSize, ErrNotGrant); err != nil {
+	if err := checkSize(int(f.Fd()), GrantSize, ErrNotGrant); err != nil {
 		return GrantSpec{}, nil, err
 	}
 	var seqs [2][MaxCards]uint32
@@ -411,10 +411,11 @@ func loadGrant(f *os.File, buf []byte) (GrantSpec, []Schedule, error) {
 	case g.ncards == 0 || g.ncards > MaxCards:
 		return GrantSpec{}, nil, fmt.Errorf("%w: %d cards; want 1 to %d", ErrNotGrant, g.ncards, MaxCards)
 	}
+	socket, _, _ := bytes.Cut((*[C.VGPU_SOCKET_LEN]byte)(unsafe.Pointer(&g.socket))[:], []byte{0})
 	spec := GrantSpec{
 		JobID: uint32(g.job_id), UID: uint32(g.uid), GID: uint32(g.gid),
 		Created: time.Unix(0, int64(g.created_ns)), Revoked: g.revoked != 0,
-		Socket: cText((*[C.VGPU_SOCKET_LEN]byte)(unsafe.Pointer(&g.socket))[:]),
+		Socket: string(socket),
 	}
 	var schedules []Schedule
 	var busy error
@@ -456,17 +457,6 @@ func createFile(path string, fill func(*os.File) error) error {
 	return nil
 }
 
-func checkRegular(f *os.File, size int64, sentinel error) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() || info.Size() != size {
-		return fmt.Errorf("%w: %s of %d bytes; want a file of %d bytes", sentinel, info.Mode().Type(), info.Size(), size)
-	}
-	return nil
-}
-
 // word gives sync/atomic a field of a mapped region.
 func word(p *C.uint32_t) *uint32 { return (*uint32)(unsafe.Pointer(p)) }
 
@@ -482,13 +472,4 @@ func putUUID(dst *[C.VGPU_UUID_LEN]C.char, uuid string) error {
 
 func text(src *[C.VGPU_UUID_LEN]C.char) string {
 	return plain((*[C.VGPU_UUID_LEN]byte)(unsafe.Pointer(src))[:])
-}
-
-// cText is the bytes up to the first NUL.
-func cText(b []byte) string {
-	n := bytes.IndexByte(b, 0)
-	if n < 0 {
-		n = len(b)
-	}
-	return string(b[:n])
 }

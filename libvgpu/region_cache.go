@@ -21,11 +21,10 @@ import (
 )
 
 const (
-	headerSize  = C.sizeof_struct_vgpu_cache_header
-	slotSize    = C.sizeof_struct_vgpu_slot
-	slotsOffset = C.VGPU_CACHE_OFFSET + headerSize
-	maxPID      = 1<<22 - 1 // what an owner word has room for
-	nsUnknown   = C.VGPU_NS_UNKNOWN
+	headerSize = C.sizeof_struct_vgpu_cache_header
+	slotSize   = C.sizeof_struct_vgpu_slot
+	maxPID     = 1<<22 - 1 // what an owner word has room for
+	nsUnknown  = C.VGPU_NS_UNKNOWN
 )
 
 // ErrNotCache says that a file is not a cache of this version. Its owner may

@@ -30,7 +30,7 @@ type SlotOwner struct {
 // It maps the file. Whoever owns the file can cut it, and the kernel then ends
 // the process by SIGBUS: gresd has a child do this.
 func ClearSlots(f *os.File, dead []SlotOwner) (int, error) {
-	if err := checkRegular(f, CacheSize, ErrNotCache); err != nil {
+	if err := checkSize(int(f.Fd()), CacheSize, ErrNotCache); err != nil {
 		return 0, err
 	}
 	mem, err := unix.Mmap(int(f.Fd()), C.VGPU_CACHE_OFFSET, CacheSize-C.VGPU_CACHE_OFFSET,

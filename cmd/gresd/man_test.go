@@ -5,7 +5,7 @@ package main
 import (
 	"testing"
 
-	"github.com/slurm-vgpu/slurm-vgpu/docs/man"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/man"
 )
 
 func TestManPage(t *testing.T) { man.Check(t, "gresd.8", man.Cobra(command())) }

@@ -6,7 +6,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/slurm-vgpu/slurm-vgpu/docs/man"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/man"
 )
 
 func TestManPage(t *testing.T) {

@@ -240,7 +240,7 @@ func advise(r wire.Report) (advice []string, next string) {
 	if len(advice) == 0 {
 		return []string{"Too little was seen to say what would fit."}, ""
 	}
-	return advice, fmt.Sprintf("--gres=vgpu:%d --vgpu-mem=%s", share, memoryOption(memory))
+	return advice, fmt.Sprintf("--gres=vgpu:%d --vgpu-mem=%s", share, gpu.Bytes(memory).Compact())
 }
 
 func adviseMemory(c wire.JobCard, more wire.ReportCard, say func(string, ...any)) uint64 {
@@ -293,13 +293,6 @@ func roundMemory(bytes uint64) uint64 {
 		step /= 4
 	}
 	return max(1, (bytes+step-1)/step) * step
-}
-
-func memoryOption(bytes uint64) string {
-	if bytes%uint64(gpu.GiB) == 0 {
-		return fmt.Sprintf("%dG", bytes/uint64(gpu.GiB))
-	}
-	return fmt.Sprintf("%dM", bytes/uint64(gpu.MiB))
 }
 
 func writeReports(w io.Writer, p paint, reports []wire.Report) error {

@@ -4,6 +4,7 @@ package arbiter
 
 import (
 	"hash/maphash"
+	"maps"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -70,11 +71,7 @@ func (a asking) due(grants map[uint32]libvgpu.GrantSpec, views map[uint32]libvgp
 		due[uuid] = card.moves > 0
 		card.moves, card.skipped = max(0, card.moves-1), 0
 	}
-	for uuid := range a {
-		if _, still := used[uuid]; !still {
-			delete(a, uuid)
-		}
-	}
+	maps.DeleteFunc(a, func(uuid gpu.UUID, _ *askedCard) bool { _, still := used[uuid]; return !still })
 	return due
 }
 

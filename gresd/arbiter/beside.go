@@ -4,6 +4,7 @@ package arbiter
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/libvgpu"
@@ -323,21 +324,13 @@ func (m *party) process(owners []uint64) uint64 {
 
 // mayBeQuiet says whether all others can be held.
 func mayBeQuiet(claims []Claim, i int) bool {
-	for k, claim := range claims {
-		if k != i && claim.Busy > 0 && claim.Mode == libvgpu.ModeOff {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(claims, func(other Claim) bool {
+		return other.Key != claims[i].Key && other.Busy > 0 && other.Mode == libvgpu.ModeOff
+	})
 }
 
 func isBusy(claims []Claim, key Key) bool {
-	for _, claim := range claims {
-		if claim.Key == key {
-			return claim.Busy > 0
-		}
-	}
-	return false
+	return slices.ContainsFunc(claims, func(c Claim) bool { return c.Key == key && c.Busy > 0 })
 }
 
 // schedule is what a job is told.

@@ -4,6 +4,7 @@ package arbiter
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -83,12 +84,7 @@ const (
 
 // unknown reports whether no job has a gain that shows its needs.
 func unknown(rivals []*job) bool {
-	for _, r := range rivals {
-		if math.Abs(r.gain) > knownGain {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(rivals, func(r *job) bool { return math.Abs(r.gain) > knownGain })
 }
 
 // rivals returns the jobs that compete for the card. One that sleeps keeps its gain.

@@ -48,7 +48,7 @@ type Measurer struct {
 	uncounted func(gpu.UUID) gpu.Bytes
 	kept      func(jobID uint32, card int) int64
 	log       *slog.Logger
-	sleeper   wakeup.Sleeper
+	wake      wakeup.Bell
 	diffs     map[procKey]history
 	asking    asking
 	whole     map[Key]bool      // jobs of which every process was compared once
@@ -74,7 +74,7 @@ func (h history) highest() int64 { return slices.Max(h.diffs[:]) }
 func NewMeasurer(memory Memory, counter Counter, uncounted func(gpu.UUID) gpu.Bytes, log *slog.Logger) *Measurer {
 	return &Measurer{
 		memory: memory, counter: counter, uncounted: uncounted, log: log,
-		diffs: map[procKey]history{}, asking: asking{}, whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
+		wake: wakeup.NewBell(), diffs: map[procKey]history{}, asking: asking{}, whole: map[Key]bool{}, said: map[gpu.UUID]bool{},
 	}
 }
 
@@ -83,22 +83,22 @@ func NewMeasurer(memory Memory, counter Counter, uncounted func(gpu.UUID) gpu.By
 func (m *Measurer) Keeps(kept func(jobID uint32, card int) int64) { m.kept = kept }
 
 // Wake tells the measurer that jobs have come or gone. It never blocks.
-func (m *Measurer) Wake() { m.sleeper.Wake() }
+func (m *Measurer) Wake() { m.wake.Ring() }
 
 // Run measures while jobs are awake, until ctx is done, and takes no more than a tenth
 // of a core for it. The driver may block it; nothing else waits for it.
 func (m *Measurer) Run(ctx context.Context) {
-	defer context.AfterFunc(ctx, m.sleeper.Wake)()
+	defer context.AfterFunc(ctx, m.wake.Ring)()
 	for ctx.Err() == nil {
 		began := time.Now()
 		awake := m.step()
 		end := time.Now()
-		for awake == 0 && !m.sleeper.Sleep(time.Hour) {
+		for awake == 0 && !m.wake.Sleep(time.Hour) {
 		}
 		// However often jobs come and go.
 		next := time.Now().Add(max(wakeup.Next(measureEvery), wakeup.Rest(end.Sub(began))))
 		for left := time.Until(next); left > 0 && ctx.Err() == nil; left = time.Until(next) {
-			m.sleeper.Sleep(left)
+			m.wake.Sleep(left)
 		}
 	}
 }

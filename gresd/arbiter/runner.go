@@ -42,7 +42,7 @@ type Runner struct {
 	params  Params
 	every   time.Duration
 	log     *slog.Logger
-	sleeper wakeup.Sleeper
+	wake    wakeup.Bell
 	sampler *sampler
 	broken  map[uint32]bool // jobs whose cache could not be read, already said
 	held    func(jobID uint32) bool
@@ -64,6 +64,7 @@ func NewRunner(grants Grants, params Params, tick time.Duration, log *slog.Logge
 		grants: grants, params: params, every: tick, log: log,
 		verdict: func(gpu.UUID) probe.Verdict { return probe.Unknown },
 		held:    func(uint32) bool { return false },
+		wake:    wakeup.NewBell(),
 		sampler: newSampler(), broken: map[uint32]bool{}, cards: map[cardKey]*card{},
 	}
 }
@@ -94,12 +95,12 @@ func (r *Runner) Work(key Key) (Work, bool) {
 
 // Wake starts a poll, because jobs have come or gone, or their engine has changed. It never
 // blocks.
-func (r *Runner) Wake() { r.sleeper.Wake() }
+func (r *Runner) Wake() { r.wake.Ring() }
 
 // Run looks at the jobs at every tick, more often if they have windows, and sleeps while
 // none of them has processes. It returns when ctx is done; the last schedules stay in force.
 func (r *Runner) Run(ctx context.Context) {
-	defer context.AfterFunc(ctx, r.sleeper.Wake)()
+	defer context.AfterFunc(ctx, r.wake.Ring)()
 	next := time.Now()
 	var rest time.Time // no look before
 	for ctx.Err() == nil {
@@ -113,7 +114,7 @@ func (r *Runner) Run(ctx context.Context) {
 			rest = now.Add(took + wakeup.Rest(took))
 			next = later(next, rest)
 		}
-		if r.sleeper.Sleep(time.Until(next)) {
+		if r.wake.Sleep(time.Until(next)) {
 			next = later(time.Now(), rest)
 		}
 	}

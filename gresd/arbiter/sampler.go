@@ -3,6 +3,7 @@
 package arbiter
 
 import (
+	"maps"
 	"time"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
@@ -150,10 +151,10 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 	}
 	for i := range acts {
 		key := jobKey{job, i}
-		before, known := s.jobs[key]
+		state, known := s.jobs[key]
 		u := usage{ns: float64(used[i])}
 		if known {
-			u.span = now.Sub(before.seen)
+			u.span = now.Sub(state.seen)
 		}
 		if c := s.exact.cards[gpu.UUID(cards[i].UUID)]; onHost && c != nil {
 			had, wants, turns := c.of(pids, launched[i])
@@ -163,36 +164,21 @@ func (s *sampler) look(job uint32, view libvgpu.CacheView, cards []libvgpu.Grant
 		}
 		acts[i].unseen = !onHost || s.exact.refused(gpu.UUID(cards[i].UUID))
 		u.inflight, u.procs = inflight[i], busy[i]
-		u.held = known && view.Cards[i].Budget.Waits > before.held
-		u.elapsed, u.look = s.elapsed(key, view.Cards[i].ElapsedNS, now)
+		waited, elapsed := view.Cards[i].Budget.Waits, view.Cards[i].ElapsedNS
+		u.held = known && waited > state.held
+		if known && elapsed >= state.elapsed {
+			u.elapsed, u.look = float64(elapsed-state.elapsed), now.Sub(state.seen)
+		}
 		acts[i].used = u
 		acts[i].wants = signs[i].Equal(now) || monotonic()-int64(view.Cards[i].WantedNS) < int64(wantsFor)
-		acts[i].sign = s.seen(key, signs[i], view.Cards[i].Budget.Waits, now)
+		if signs[i].After(state.sign) {
+			state.sign = signs[i]
+		}
+		acts[i].sign = state.sign
+		state.elapsed, state.held, state.seen = elapsed, waited, now
+		s.jobs[key] = state
 	}
 	return acts
-}
-
-// elapsed is for how long measured work was on its way since the last look, and how long
-// that was ago. It is called before seen, which notes the time of the look.
-func (s *sampler) elapsed(key jobKey, sum uint64, now time.Time) (ns float64, look time.Duration) {
-	state, known := s.jobs[key]
-	if known && sum >= state.elapsed {
-		ns, look = float64(sum-state.elapsed), now.Sub(state.seen)
-	}
-	state.elapsed = sum
-	s.jobs[key] = state
-	return ns, look
-}
-
-// seen notes the time of a look, and by then the last sign of work, which it returns, and how many launches waited.
-func (s *sampler) seen(key jobKey, sign time.Time, held uint64, now time.Time) time.Time {
-	state := s.jobs[key]
-	if sign.After(state.sign) {
-		state.sign = sign
-	}
-	state.seen, state.held = now, held
-	s.jobs[key] = state
-	return state.sign
 }
 
 // begin begins a poll of all jobs.
@@ -201,15 +187,7 @@ func (s *sampler) begin() { s.exact.look() }
 // end ends it, and drops processes and jobs that were not looked at for a while. The next poll tells
 // exactly what jobs had of contested cards. It is true when the cards' records are no longer believed.
 func (s *sampler) end(now time.Time, contested map[gpu.UUID]bool) (doubts bool) {
-	for key, state := range s.procs {
-		if now.Sub(state.seen) > 10*hold {
-			delete(s.procs, key)
-		}
-	}
-	for key, state := range s.jobs {
-		if now.Sub(state.seen) > 10*hold {
-			delete(s.jobs, key)
-		}
-	}
+	maps.DeleteFunc(s.procs, func(_ procKey, state procState) bool { return now.Sub(state.seen) > 10*hold })
+	maps.DeleteFunc(s.jobs, func(_ jobKey, state jobState) bool { return now.Sub(state.seen) > 10*hold })
 	return s.exact.end(contested)
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurm-vgpu/slurm-vgpu/docs/man"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/man"
 )
 
 // The page says of each key what etc/vgpu.toml says of it; that this file has

@@ -151,15 +151,13 @@ func (c check) run(ctx context.Context, n *node, limit time.Duration, report fun
 		}
 	}()
 	// Commands and requests end with ctx; a system call that hangs does not.
-	hangs := time.NewTimer(limit + 500*time.Millisecond)
-	defer hangs.Stop()
 	select {
 	case found := <-done:
 		for _, f := range found {
 			report(f)
 		}
 		return &own
-	case <-hangs.C:
+	case <-time.After(limit + 500*time.Millisecond):
 		report(Finding{c.name, Fail, fmt.Sprintf("no answer within %s", limit), "dmesg, nvidia-smi: does the driver hang?"})
 		return n
 	}

@@ -212,11 +212,9 @@ func (e *Events) Next(ctx context.Context) (Event, bool, error) {
 			to <- e.ask()
 		}(e.pending)
 	}
-	timer := time.NewTimer(nextWait)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(nextWait):
 	case got := <-e.pending:
 		e.pending = nil
 		if got.err != nil || len(got.events) == 0 {

@@ -136,13 +136,9 @@ func (w *Writer) Run(ctx context.Context) {
 	if w == nil {
 		return
 	}
+	defer context.AfterFunc(ctx, w.wake.Ring)()
 	for ctx.Err() == nil {
-		next := w.pass(ctx)
-		select {
-		case <-ctx.Done():
-		case <-w.wake:
-		case <-time.After(next):
-		}
+		w.wake.Sleep(w.pass(ctx))
 	}
 }
 

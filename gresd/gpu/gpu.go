@@ -5,9 +5,9 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
-	"slices"
 	"strings"
 )
 
@@ -80,10 +80,7 @@ func (c Card) IsInstance() bool { return c.Instance != Instance{} }
 
 // GPU is the UUID of the whole card.
 func (c Card) GPU() UUID {
-	if c.IsInstance() {
-		return c.Instance.GPU
-	}
-	return c.UUID
+	return cmp.Or(c.Instance.GPU, c.UUID)
 }
 
 // File is the device file that this card alone needs, by which Slurm keeps others off it.
@@ -106,9 +103,7 @@ func (c Card) Files() []string {
 
 // Scaled returns the card with as many times its own memory, in whole MiB.
 func (c Card) Scaled(scaling float64) Card {
-	if c.Physical == 0 {
-		c.Physical = c.Memory
-	}
+	c.Physical = cmp.Or(c.Physical, c.Memory)
 	c.Memory = c.Physical
 	if scaling > 1 {
 		scaled := Bytes(float64(c.Physical) * scaling)
@@ -192,27 +187,21 @@ const (
 	Auto Engine = "auto"
 )
 
+// Engines returns every engine that a job may request.
+func Engines() []Engine { return []Engine{Time, MPS, Concurrent, Auto} }
+
 // ParseMode reads "hard", "soft", "soft:CEILING" or "off". The ceiling is 0
-// where there is none; "soft:100" has none. The error is a [*ValueError].
-func ParseMode(s string) (Mode, Share, error) {
-	name, ceiling, found := strings.Cut(s, ":")
-	const want = "want hard, soft, soft:CEILING or off"
+// where there is none; "soft:100" has none.
+func ParseMode(s string) (m Mode, ceiling Share, ok bool) {
+	name, percent, found := strings.Cut(s, ":")
 	switch m := Mode(name); {
 	case m == Soft && found:
-		n, err := ParsePercent(ceiling)
-		if err != nil {
-			return "", 0, &ValueError{s, "want a ceiling from 1 to 100", "soft:80"}
-		}
-		if n == 100 {
-			n = 0
-		}
-		return m, Share(n), nil
-	case (m == Hard || m == Off) && found:
-		return "", 0, &ValueError{s, "only soft has a ceiling", "soft:80"}
-	case m == Hard || m == Soft || m == Off:
-		return m, 0, nil
+		n, ok := ParseCount(percent, uint32(FullCard))
+		return m, Share(n) % FullCard, ok
+	case (m == Hard || m == Soft || m == Off) && !found:
+		return m, 0, true
 	}
-	return "", 0, &ValueError{s, want, "soft:80"}
+	return "", 0, false
 }
 
 // FormatMode is the inverse of [ParseMode].
@@ -221,27 +210,4 @@ func FormatMode(m Mode, ceiling Share) string {
 		return fmt.Sprintf("%s:%d", m, ceiling)
 	}
 	return string(m)
-}
-
-// ParsePriority reads "high", "normal" or "low". The error is a [*ValueError].
-func ParsePriority(s string) (Priority, error) {
-	return oneOf(s, Priorities(), "want high, normal or low", Normal)
-}
-
-// ParsePolicy reads "binpack", "spread", "topology" or "exclusive". The error is
-// a [*ValueError].
-func ParsePolicy(s string) (Policy, error) {
-	return oneOf(s, Policies(), "want binpack, spread, topology or exclusive", Binpack)
-}
-
-// ParseEngine reads "time", "mps", "concurrent" or "auto". The error is a [*ValueError].
-func ParseEngine(s string) (Engine, error) {
-	return oneOf(s, []Engine{Time, MPS, Concurrent, Auto}, "want time, mps, concurrent or auto", Time)
-}
-
-func oneOf[T ~string](s string, all []T, want string, example T) (T, error) {
-	if slices.Contains(all, T(s)) {
-		return T(s), nil
-	}
-	return "", &ValueError{s, want, string(example)}
 }

@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -27,27 +28,11 @@ var units = [...]struct {
 	size   Bytes
 }{{"T", TiB}, {"G", GiB}, {"M", MiB}, {"K", KiB}}
 
-// ValueError is one value that cannot be read. It says what was given, what
-// is possible, and what would be right.
-type ValueError struct {
-	Given   string
-	Want    string // "want …"
-	Example string
-}
-
-func (e *ValueError) Error() string {
-	given := e.Given
-	// A value may come from a hostile environment; the message must not.
-	if len(given) > 64 {
-		given = given[:61] + "..."
-	}
-	return fmt.Sprintf("%q: %s, for example %s", given, e.Want, e.Example)
-}
-
 // ParseBytes reads a size: a whole number, then nothing (bytes) or one of K, M,
 // G, T, KiB, MiB, GiB, TiB in either case, powers of 1024. Everything else is
 // refused: signs, spaces, leading zeros, decimals, "GB", more than 64 bits.
-// "0" is a size; who cannot use it refuses it. The error is a [*ValueError].
+// "0" is a size. The error has the allowed values and an example; the caller adds
+// the value.
 func ParseBytes(s string) (Bytes, error) {
 	digits := s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
 	size, ok := unit(s[len(digits):])
@@ -55,9 +40,9 @@ func ParseBytes(s string) (Bytes, error) {
 	high, low := bits.Mul64(n, uint64(size))
 	switch {
 	case !ok, digits == "", len(digits) > 1 && digits[0] == '0':
-		return 0, &ValueError{s, "want a whole number, then K, M, G or T (powers of 1024)", "8G"}
+		return 0, errors.New("want a whole number, then K, M, G or T (powers of 1024), for example 8G")
 	case err != nil, high != 0:
-		return 0, &ValueError{s, "want a size below 16777216T", "80G"}
+		return 0, errors.New("want a size below 16777216T, for example 80G")
 	}
 	return Bytes(low), nil
 }
@@ -126,31 +111,14 @@ func (b Bytes) Of(total Bytes) Percent {
 // Percent is a whole number of hundredths.
 type Percent uint32
 
-// ParsePercent reads a whole number from 1 to 100, without a sign, a leading
-// zero or "%". The error is a [*ValueError].
-func ParsePercent(s string) (Percent, error) {
-	n, err := ParseCount(s, 100)
-	if err != nil {
-		return 0, &ValueError{s, "want a whole number from 1 to 100", "30"}
-	}
-	return Percent(n), nil
-}
-
 // ParseCount reads a whole number from 1 to limit, without a sign or a leading
-// zero. The error is a [*ValueError].
-func ParseCount(s string, limit uint32) (uint32, error) {
+// zero.
+func ParseCount(s string, limit uint32) (n uint32, ok bool) {
 	if s == "" || s[0] < '1' || s[0] > '9' || strings.Trim(s, "0123456789") != "" {
-		return 0, countError(s, limit)
+		return 0, false
 	}
-	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil || uint32(n) > limit {
-		return 0, countError(s, limit)
-	}
-	return uint32(n), nil
-}
-
-func countError(s string, limit uint32) error {
-	return &ValueError{s, fmt.Sprintf("want a whole number from 1 to %d", limit), "1"}
+	number, err := strconv.ParseUint(s, 10, 32)
+	return uint32(number), err == nil && uint32(number) <= limit
 }
 
 // Ranges returns the numbers of a list such as "0-2,5", in its order. ok is false if the text is no

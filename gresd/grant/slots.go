@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -118,11 +119,7 @@ func (r *SlotReclaimer) step(ctx context.Context, now time.Time) int {
 		}
 	}
 	r.first = first
-	for job := range r.shun {
-		if !slices.Contains(jobs, job) {
-			delete(r.shun, job)
-		}
-	}
+	maps.DeleteFunc(r.shun, func(job uint32, _ time.Time) bool { return !slices.Contains(jobs, job) })
 	return awake
 }
 

@@ -222,14 +222,6 @@ func (l *Ledger) Begin(r Record) Pending {
 	return p
 }
 
-// Delete removes the record of a job, durably like [Ledger.Commit]. Deleting an
-// unknown job is no error and writes nothing, unless a write has failed and the
-// disk may know the job; had says whether there was one.
-func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
-	had, onDisk := l.BeginDelete(jobID)
-	return had, onDisk.Wait()
-}
-
 // BeginDelete does so, and does not wait for the disk.
 func (l *Ledger) BeginDelete(jobID uint32) (had bool, onDisk Pending) {
 	l.mu.Lock()

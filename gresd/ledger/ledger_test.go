@@ -447,3 +447,9 @@ func TestManyAtOnce(t *testing.T) {
 
 // A job's record and what the others hold are of one moment: a job that ends
 // between two looks would be taken away from the others twice.
+
+// Delete is BeginDelete, and waits for the disk.
+func (l *Ledger) Delete(jobID uint32) (had bool, err error) {
+	had, onDisk := l.BeginDelete(jobID)
+	return had, onDisk.Wait()
+}

@@ -60,7 +60,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 		}
 	}
 	m := newExample()
-	families, err := m.Gatherer().Gather()
+	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -192,6 +192,3 @@ func (m *Metrics) Reloaded(ok, restart bool) {
 	m.reloaded.WithLabelValues().Set(1)
 	m.restart.WithLabelValues().Set(one(restart))
 }
-
-// Gatherer is what a scrape of all reads.
-func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }

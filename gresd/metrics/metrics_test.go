@@ -119,7 +119,7 @@ func TestGolden(t *testing.T) {
 	if got != string(want) {
 		t.Errorf("the scrape differs from %s (go test -update writes it anew, then look at the difference):\n%s", golden, got)
 	}
-	problems, err := testutil.GatherAndLint(m.Gatherer())
+	problems, err := testutil.GatherAndLint(m.registry)
 	if err != nil || len(problems) != 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}

@@ -50,7 +50,7 @@ func TestPanelsSayWhatTheyShow(t *testing.T) {
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
-	families, err := newExample().Gatherer().Gather()
+	families, err := newExample().registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestQueriesOnPrometheus(t *testing.T) {
 		t.Fatalf("%d queries with those of alerts: are they found?", len(queries))
 	}
 
-	gresd := httptest.NewServer(promhttp.HandlerFor(newExample().Gatherer(), promhttp.HandlerOpts{}))
+	gresd := httptest.NewServer(promhttp.HandlerFor(newExample().registry, promhttp.HandlerOpts{}))
 	defer gresd.Close()
 	api := startPrometheus(t, gresd.Listener.Addr().String())
 	deadline := time.Now().Add(time.Minute)

@@ -123,7 +123,7 @@ func TestDashboardIsWellFormed(t *testing.T) {
 // What the views name is what gresd exports.
 func TestViewsNameMetricsThatExist(t *testing.T) {
 	exported := map[string]bool{}
-	families, err := newExample().Gatherer().Gather()
+	families, err := newExample().registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestAlertRules(t *testing.T) {
 // dashboard.
 func TestDashboardOnPrometheus(t *testing.T) {
 	m := newExample()
-	gresd := httptest.NewServer(promhttp.HandlerFor(m.Gatherer(), promhttp.HandlerOpts{}))
+	gresd := httptest.NewServer(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	defer gresd.Close()
 	api := startPrometheus(t, gresd.Listener.Addr().String())
 

@@ -118,6 +118,7 @@ func (k *ClientGuard) Wake() { k.wake.Ring() }
 
 // Run polls while there are clients, until ctx is done.
 func (k *ClientGuard) Run(ctx context.Context) {
+	defer context.AfterFunc(ctx, k.wake.Ring)()
 	for ctx.Err() == nil {
 		began := time.Now()
 		awake := k.look(began)
@@ -131,11 +132,7 @@ func (k *ClientGuard) Run(ctx context.Context) {
 				pause = time.Hour // or when woken
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-k.wake:
-		case <-time.After(max(wakeup.Next(pause), wakeup.Rest(time.Since(began)))):
-		}
+		k.wake.Sleep(max(wakeup.Next(pause), wakeup.Rest(time.Since(began))))
 	}
 }
 

@@ -231,20 +231,16 @@ func newSearch(cards []gpu.Card, inUse InUse, from []candidate, want int, policy
 				s.idleOf[c] += all.cost[i][j]
 			}
 		}
-		node := from[c].card.NUMANode
-		if _, known := nodes[node]; !known && node >= 0 {
-			nodes[node] = len(nodes)
+		number, node := -1, from[c].card.NUMANode
+		if node >= 0 {
+			if _, known := nodes[node]; !known {
+				nodes[node] = len(nodes)
+			}
+			number = nodes[node]
 		}
-		s.numa = append(s.numa, numberOf(nodes, node))
+		s.numa = append(s.numa, number)
 	}
 	return s
-}
-
-func numberOf(nodes map[int]int, node int) int {
-	if n, known := nodes[node]; known {
-		return n
-	}
-	return -1
 }
 
 // tally has the sums of a set while it grows card by card.

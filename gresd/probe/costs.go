@@ -20,19 +20,14 @@ const (
 	firstCostRetry, lastRetry = time.Minute, time.Hour
 )
 
-// Costs are the context costs of the node's card models. It is safe for concurrent use. The zero
-// value knows no cost and waits for none.
+// Costs are the context costs of the node's card models. It is safe for concurrent use.
 type Costs struct {
 	log     *slog.Logger
-	settled chan struct{} // closed after the first try; nil: nothing is measured
+	settled chan struct{} // closed after the first try
 	until   time.Time     // no grant waits longer
 
-	fixed *Figure // nothing is measured
 	known store[Figure]
 }
-
-// Fixed returns costs that are not measured, for tests of other packages.
-func Fixed(f Figure) *Costs { return &Costs{fixed: &f} }
 
 // OpenCosts reads the costs that an earlier gresd measured with the same driver version.
 func OpenCosts(path, driver string, log *slog.Logger) *Costs {
@@ -43,33 +38,22 @@ func OpenCosts(path, driver string, log *slog.Logger) *Costs {
 
 // Of returns the cost of a card model, or zero if it is unknown.
 func (c *Costs) Of(model string) Figure {
-	if c.fixed != nil {
-		return *c.fixed
-	}
 	f, _ := c.known.get(model)
 	return f
 }
 
 // Await waits for the first try, but only in the first seconds of this gresd.
 func (c *Costs) Await(ctx context.Context) {
-	if c.settled == nil {
-		return
-	}
-	timer := time.NewTimer(time.Until(c.until))
-	defer timer.Stop()
 	select {
 	case <-c.settled:
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(time.Until(c.until)):
 	}
 }
 
 // Learn measures the missing costs. It returns when none is missing, or when ctx is done. It measures
 // a card in use only in the first try, and only if no cost of its model is known.
 func (c *Costs) Learn(ctx context.Context, memory CardMemory, cards []gpu.Card, measure func(context.Context, gpu.UUID) (Figure, error)) {
-	if c.settled == nil {
-		return
-	}
 	models := map[string][]gpu.Card{}
 	for _, card := range cards {
 		if card.Healthy && !card.MIG {

@@ -152,15 +152,9 @@ func TestAwait(t *testing.T) {
 	if waits(late) {
 		t.Error("a grant waits long after the start")
 	}
-	if fixed := Fixed(h200); waits(fixed) || fixed.Of("anything") != h200 {
-		t.Error("a fixed figure is waited for")
-	}
 	learned := openCosts(filepath.Join(t.TempDir(), "context.json"), "580")
 	learned.Learn(t.Context(), meter{}, nodeCards, (&learner{figure: h200}).measure)
 	if waits(learned) {
 		t.Error("a grant waits though all is known")
-	}
-	if waits(new(Costs)) {
-		t.Error("a grant waits for nothing")
 	}
 }

@@ -23,9 +23,9 @@ const (
 const (
 	// shortUS and longUS are the slices of the two processes, in microseconds.
 	shortUS, longUS = 2000, 6000
-	// A card obeys where the process with the long slice has from leastTimes to mostTimes the
-	// time of the other one. It is 3, but for what switches take, and for the turns that the
-	// time that is looked at begins and ends in. A card that ignores slices makes it 1.
+	// A card obeys if the process with the long slice has from leastTimes to mostTimes the time of
+	// the process with the short slice. The ratio is about 3: context switches and the first and last
+	// turn change it. If a card ignores slices, the ratio is 1.
 	leastTimes, mostTimes = 2.0, 4.0
 	// A verdict needs leastTurns of each process. It also needs one of the two on the card for the part
 	// leastBusy of the span.

@@ -43,7 +43,7 @@ type SliceTestParts struct {
 	Child     []string // command line of a program that calls [Work]
 	Dir       string   // that a test makes, for root alone, and removes
 	Path      string   // of the file that keeps the verdicts
-	Driver    string   // its version: they hold for no other
+	Driver    string   // its version: another version needs new verdicts
 	Log       *slog.Logger
 }
 

@@ -16,12 +16,12 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/gpu"
+	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
 
 // MaxCards is the most cards one job can have on one node; grant files have
@@ -98,31 +98,21 @@ func shown(s string) string {
 
 const maxShown = 64
 
-// optionNames are the words of a token in the order in which Format writes
-// them, with the option that a user knows each by.
-// want is what each takes, and what would be right.
-var optionNames = [...]struct{ name, flag, want, example string }{
-	{"share", "--gres=vgpu", wantShare, ""},
-	{"mem", "--vgpu-mem", "a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card", "8G"},
-	{"cores", "--vgpu-cores", "a whole number from 1 to 100", "30"},
-	{"cards", "--vgpu-cards", "a whole number from 1 to 16", "2"},
-	{"mode", "--vgpu-mode", "hard, soft, soft:CEILING (1 to 100) or off", "soft:80"},
-	{"priority", "--vgpu-priority", "high, normal or low", "normal"},
-	{"policy", "--vgpu-policy", "binpack, spread, topology or exclusive", "binpack"},
-	{"engine", "--vgpu-engine", "time, mps, concurrent or auto", "time"},
-}
+// knownOptions are the words of a token in the order in which Format writes them.
+var knownOptions = append([]options.Option{{Name: "share", Want: wantShare}}, options.List...)
 
 const wantShare = "1 to 100 (hundredths of a card), 100 for each whole card, or with --vgpu-cards a share " +
 	"of several cards, for example --gres=vgpu:30 or --gres=vgpu:200"
 
 // mistake is the error for a value that cannot be read.
 func mistake(name, value string) *Error {
-	o := optionNames[slices.Index(Names(), name)] // Parse has looked at the names
-	want := "want " + o.want
-	if o.example != "" {
-		want += fmt.Sprintf(", for example %s=%s", o.flag, o.example)
+	o := knownOptions[slices.Index(Names(), name)] // Parse has looked at the names
+	flag, want := "--gres=vgpu", "want "+o.Want
+	if name != "share" {
+		flag = "--vgpu-" + name
+		want += fmt.Sprintf(", for example %s=%s", flag, o.Example)
 	}
-	return wrong(o.flag, value, want)
+	return wrong(flag, value, want)
 }
 
 // wrong is an error about one value, also where that is "".
@@ -136,9 +126,9 @@ func wrong(option, value, want string) *Error {
 // Names returns the option names in their fixed order: share, mem, cores,
 // cards, mode, priority, policy, engine.
 func Names() []string {
-	names := make([]string, len(optionNames))
-	for i, o := range optionNames {
-		names[i] = o.name
+	names := make([]string, len(knownOptions))
+	for i, o := range knownOptions {
+		names[i] = o.Name
 	}
 	return names
 }
@@ -158,40 +148,40 @@ func (o Options) Merge(more Options) Options {
 
 // Parse reads options. The error is an [*Error] and names the first wrong
 // option in the order of [Names]; an unknown name is named first of all.
-func Parse(options Options) (r Request, err error) {
+func Parse(words Options) (r Request, err error) {
 	names := Names()
-	for _, name := range slices.Sorted(maps.Keys(options)) {
+	for _, name := range slices.Sorted(maps.Keys(words)) {
 		if !slices.Contains(names, name) {
-			return r, &Error{shown(name), options[name], "unknown option, want one of " + strings.Join(names, ", ")}
+			return r, &Error{shown(name), words[name], "unknown option, want one of " + strings.Join(names, ", ")}
 		}
 	}
 	for _, name := range names {
-		value, given := options[name]
+		value, given := words[name]
 		if !given {
 			continue
 		}
-		var n uint32
+		n, ok := uint32(0), true
 		switch name {
 		case "share":
-			r.Share, err = parseShare(value)
+			r.Share, ok = parseShare(value)
 		case "mem":
 			r.Memory, err = ParseMemory(value)
 		case "cores":
-			n, err = gpu.ParseCount(value, uint32(gpu.FullCard))
+			n, ok = gpu.ParseCount(value, uint32(gpu.FullCard))
 			r.Cores = gpu.Share(n)
 		case "cards":
-			n, err = gpu.ParseCount(value, MaxCards)
+			n, ok = gpu.ParseCount(value, MaxCards)
 			r.Cards = int(n)
 		case "mode":
-			r.Mode, r.Ceiling, err = gpu.ParseMode(value)
+			r.Mode, r.Ceiling, ok = gpu.ParseMode(value)
 		case "priority":
-			r.Priority, err = gpu.ParsePriority(value)
+			r.Priority, ok = oneOf(value, gpu.Priorities())
 		case "policy":
-			r.Policy, err = gpu.ParsePolicy(value)
+			r.Policy, ok = oneOf(value, gpu.Policies())
 		case "engine":
-			r.Engine, err = gpu.ParseEngine(value)
+			r.Engine, ok = oneOf(value, gpu.Engines())
 		}
-		if err != nil {
+		if err != nil || !ok {
 			return Request{}, mistake(name, value)
 		}
 	}
@@ -204,34 +194,30 @@ func Parse(options Options) (r Request, err error) {
 	return r, nil
 }
 
+func oneOf[T ~string](word string, all []T) (T, bool) { return T(word), slices.Contains(all, T(word)) }
+
 // parseShare reads the N of --gres=vgpu:N. Whether N fits the number of cards
 // is checked once that is known.
-func parseShare(s string) (gpu.Share, error) {
-	n, err := gpu.ParseCount(s, MaxCards*uint32(gpu.FullCard))
-	return gpu.Share(n), err
+func parseShare(s string) (share gpu.Share, ok bool) {
+	n, ok := gpu.ParseCount(s, MaxCards*uint32(gpu.FullCard))
+	return gpu.Share(n), ok
 }
 
 // ParseMemory reads "8G" or "25%": an amount per card. The error has no object;
 // the caller names the option or key.
 func ParseMemory(s string) (Memory, error) {
 	if number, ok := strings.CutSuffix(s, "%"); ok {
-		n, err := gpu.ParsePercent(number)
-		if err != nil {
+		n, ok := gpu.ParseCount(number, 100)
+		if !ok {
 			return Memory{}, errors.New("want 1% to 100% of a card, for example 25%")
 		}
-		return Memory{Percent: n}, nil
+		return Memory{Percent: gpu.Percent(n)}, nil
 	}
 	n, err := gpu.ParseBytes(s)
-	var value *gpu.ValueError // whose text names the value, as [Error] does
-	switch {
-	case errors.As(err, &value):
-		return Memory{}, fmt.Errorf("%s, for example %s", value.Want, value.Example)
-	case err != nil:
-		return Memory{}, err
-	case n == 0:
+	if err == nil && n == 0 {
 		return Memory{}, errors.New("want more than 0, for example 8G or 25%; without the option memory follows the share")
 	}
-	return Memory{Bytes: n}, nil
+	return Memory{Bytes: n}, err
 }
 
 // checkShare holds the share against the number of cards.
@@ -364,29 +350,14 @@ func FormatToken(options Options) string {
 // Options returns the words that [Parse] reads as this request. Clamp is not
 // among them.
 func (r Request) Options() Options {
-	o := Options{}
-	number := func(name string, n uint64) {
-		if n != 0 {
-			o[name] = strconv.FormatUint(n, 10)
-		}
+	o := Options{
+		"share": fmt.Sprint(r.Share), "mem": r.Memory.Bytes.Compact(), "cores": fmt.Sprint(r.Cores), "cards": fmt.Sprint(r.Cards),
+		"mode":     gpu.FormatMode(r.Mode, r.Ceiling),
+		"priority": string(r.Priority), "policy": string(r.Policy), "engine": string(r.Engine),
 	}
-	word := func(name, value string) {
-		if value != "" {
-			o[name] = value
-		}
+	if r.Memory.Percent != 0 {
+		o["mem"] = fmt.Sprintf("%d%%", r.Memory.Percent)
 	}
-	number("share", uint64(r.Share))
-	switch {
-	case r.Memory.Percent != 0:
-		o["mem"] = strconv.FormatUint(uint64(r.Memory.Percent), 10) + "%"
-	case r.Memory.Bytes != 0:
-		o["mem"] = r.Memory.Bytes.Compact()
-	}
-	number("cores", uint64(r.Cores))
-	number("cards", uint64(r.Cards))
-	word("mode", gpu.FormatMode(r.Mode, r.Ceiling))
-	word("priority", string(r.Priority))
-	word("policy", string(r.Policy))
-	word("engine", string(r.Engine))
+	maps.DeleteFunc(o, func(_, value string) bool { return value == "" || value == "0" })
 	return o
 }

@@ -47,13 +47,13 @@ func (r Request) WithDefaults(d Defaults) Request {
 // SplitByDefault returns options with the site's number of cards, where the user
 // asked for a share alone and the number divides it.
 func (o Options) SplitByDefault(d Defaults) Options {
-	share, err := parseShare(o["share"])
+	share, ok := parseShare(o["share"])
 	for _, name := range []string{"cards", "mem", "cores"} {
 		if _, given := o[name]; given {
 			return o
 		}
 	}
-	if err != nil || d.Cards < 2 || share > gpu.FullCard || share%gpu.Share(d.Cards) != 0 {
+	if !ok || d.Cards < 2 || share > gpu.FullCard || share%gpu.Share(d.Cards) != 0 {
 		return o
 	}
 	return o.Merge(Options{"cards": fmt.Sprint(d.Cards)})

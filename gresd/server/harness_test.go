@@ -347,7 +347,7 @@ func assemble(cfg config.Config, dir string, cluster fakeCluster, driver cards.D
 	}
 	s, err := New(Parts{
 		Config: inForce, Steps: cluster, Ledger: records, Grants: grants,
-		Costs: probe.Fixed(probe.Figure{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}), Observer: count,
+		Costs: fixedCost{Context: 518 * gpu.MiB, Uncounted: 9 * gpu.MiB}, Observer: count,
 		Node: here, Cards: of, Queue: queue, Outbox: notifier, MPS: manager, Linger: keeper,
 		Report: status.New(status.Parts{
 			Config: inForce, Cards: of, Node: here, Ledger: records, Grants: grants, InUse: queue.CurrentUse, ByMPS: manager.Serves,
@@ -488,3 +488,10 @@ func monotonic(t testing.TB) uint64 {
 	}
 	return uint64(now.Nano())
 }
+
+// fixedCost is the cost of a context on each model of card.
+type fixedCost probe.Figure
+
+func (f fixedCost) Of(string) probe.Figure { return probe.Figure(f) }
+
+func (fixedCost) Await(context.Context) {}

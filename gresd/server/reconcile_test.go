@@ -392,7 +392,8 @@ func TestARevokedGrantIsNotRebuilt(t *testing.T) {
 	n.want(n.job(7, 30), wire.Granted)
 	// Killed between the two halves of a release, while the job completes.
 	n.grants.Revoke(7)
-	if _, err := n.ledger.Delete(7); err != nil {
+	_, onDisk := n.ledger.BeginDelete(7)
+	if err := onDisk.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	n.restart()

@@ -53,13 +53,19 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
+// Costs are what a context takes of each model of card.
+type Costs interface {
+	Of(model string) probe.Figure
+	Await(ctx context.Context)
+}
+
 // Parts are the arguments of [New]. All but NoBeats must be set.
 type Parts struct {
 	Config   *config.InForce
 	Steps    Steps
 	Ledger   *ledger.Ledger
 	Grants   *grant.Store
-	Costs    *probe.Costs
+	Costs    Costs
 	Observer Observer
 	Node     *node.Node
 	Cards    *cards.Cards
@@ -78,7 +84,7 @@ type Server struct {
 	steps    Steps
 	ledger   *ledger.Ledger
 	grants   *grant.Store
-	costs    *probe.Costs
+	costs    Costs
 	observer Observer
 	node     *node.Node
 	cards    *cards.Cards

@@ -5,6 +5,7 @@ package slurm
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -49,7 +50,7 @@ func (c *Client) allNodes(ctx context.Context) ([]NodeGRES, error) {
 }
 
 func parseNodes(text string) (nodes []NodeGRES, err error) {
-	for _, block := range recordsOf("NodeName=", text) {
+	for _, block := range recordsOf(nodeStart, text) {
 		n := NodeGRES{Name: strings.TrimPrefix(strings.Fields(block)[0], "NodeName=")}
 		if n.NodeFacts, err = parseNode(block); err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
@@ -60,11 +61,18 @@ func parseNodes(text string) (nodes []NodeGRES, err error) {
 	return nodes, nil
 }
 
-// recordsOf cuts a text at the lines that begin with start.
-func recordsOf(start, text string) (records []string) {
-	parts := strings.Split("\n"+text, "\n"+start)
-	for _, part := range parts[1:] {
-		records = append(records, start+strings.TrimRight(part, "\n"))
+// nodeStart begins the record of a node.
+var nodeStart = regexp.MustCompile(`(?m)^NodeName=`)
+
+// recordsOf cuts a text at the matches of start.
+func recordsOf(start *regexp.Regexp, text string) (records []string) {
+	starts := start.FindAllStringIndex(text, -1)
+	for i, at := range starts {
+		end := len(text)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		records = append(records, text[at[0]:end])
 	}
 	return records
 }
@@ -140,7 +148,7 @@ func parseClusterQueue(text string) (jobs []ClusterJob) {
 // hold adds what jobs hold, and leaves out those that do not wait and hold nothing.
 func hold(jobs []ClusterJob, text string, nodes []NodeGRES) (held []ClusterJob, unread int, err error) {
 	records := map[string][]string{}
-	for _, record := range recordsOf("JobId=", text) {
+	for _, record := range recordsOf(recordStart, text) {
 		number, _, _ := strings.Cut(record, " ")
 		records[number] = append(records[number], record)
 	}

@@ -183,29 +183,18 @@ func explained(tail string) bool {
 	return found && strings.Contains(rest, ownWords)
 }
 
-var recordStart = regexp.MustCompile(`(?m)^JobId=(\d+) `)
+var recordStart = regexp.MustCompile(`(?m)^JobId=\d+ `)
 
 // findRecord returns the text of one job.
 func findRecord(text string, jobID uint32) (string, error) {
-	id := strconv.FormatUint(uint64(jobID), 10)
-	starts := recordStart.FindAllStringSubmatchIndex(text, -1)
-	record, times := "", 0
-	for i, at := range starts {
-		if text[at[2]:at[3]] != id {
-			continue
-		}
-		end := len(text)
-		if i+1 < len(starts) {
-			end = starts[i+1][0]
-		}
-		record = strings.TrimRight(text[at[0]:end], "\n")
-		times++
-	}
-	switch times {
+	records := slices.DeleteFunc(recordsOf(recordStart, text), func(record string) bool {
+		return !strings.HasPrefix(record, "JobId="+id(jobID)+" ")
+	})
+	switch len(records) {
 	case 0:
 		return "", ErrNoJob
 	case 1:
-		return record, nil
+		return strings.TrimRight(records[0], "\n"), nil
 	}
 	return "", errForged
 }

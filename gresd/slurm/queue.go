@@ -283,14 +283,9 @@ func (c *Client) Account(ctx context.Context, jobID uint32, field string) (Accou
 var accountStart = regexp.MustCompile(`(?m)^\d+` + columns)
 
 func parseAccount(text string, jobID uint32) (Account, error) {
-	starts := accountStart.FindAllStringIndex(text, -1)
 	array := strings.Contains(text, columns+id(jobID)+"_")
-	for i, at := range starts {
-		end := len(text)
-		if i+1 < len(starts) {
-			end = starts[i+1][0]
-		}
-		values := strings.SplitN(strings.TrimSuffix(text[at[0]:end], "\n"), columns, 4)
+	for _, record := range recordsOf(accountStart, text) {
+		values := strings.SplitN(strings.TrimSuffix(record, "\n"), columns, 4)
 		if values[0] != id(jobID) {
 			continue
 		}

@@ -6,6 +6,7 @@ package slurm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,9 +68,7 @@ type Client struct {
 
 // New returns a client. It runs nothing yet.
 func New(o Options) *Client {
-	if o.Timeout <= 0 {
-		o.Timeout = 10 * time.Second
-	}
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	if o.Slurmds == nil {
 		o.Slurmds = Slurmds
 	}
@@ -263,12 +262,8 @@ func environment(own []string, conf string) []string {
 		if name == "SLURM_CONF" {
 			return conf != ""
 		}
-		for _, prefix := range []string{"SLURM_", "SQUEUE_", "SCONTROL_", "SCANCEL_", "SACCT_"} {
-			if strings.HasPrefix(name, prefix) {
-				return true
-			}
-		}
-		return strings.HasPrefix(name, "LC_") || name == "LANG"
+		return name == "LANG" || slices.ContainsFunc([]string{"SLURM_", "SQUEUE_", "SCONTROL_", "SCANCEL_", "SACCT_", "LC_"},
+			func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 	})
 	kept = append(kept, "LC_ALL=C")
 	if conf != "" {

@@ -37,7 +37,8 @@ func TestJobsThatEndedAreForgotten(t *testing.T) {
 	if u := r.gpuSeconds.runs[runOf(rec, "GPU-a")]; u.had != countPeriod/2 || u.limited["program"] != countPeriod {
 		t.Errorf("%+v; want half of %s, and all of it limited by the program", u, countPeriod)
 	}
-	if _, err := records.Delete(7); err != nil {
+	_, onDisk := records.BeginDelete(7)
+	if err := onDisk.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	r.Count(t.Context(), now.Add(2*countPeriod))

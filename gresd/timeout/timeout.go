@@ -88,12 +88,10 @@ func Run[Subject cmp.Ordered, T any](c *Calls[Subject], subject Subject, limit t
 			c.add(subject, -1)
 		}
 	}()
-	timer := time.NewTimer(cmp.Or(c.Timeout, limit))
-	defer timer.Stop()
 	select {
 	case answer = <-done:
 		return answer, true
-	case <-timer.C:
+	case <-time.After(cmp.Or(c.Timeout, limit)):
 		c.add(subject, 1)
 		close(timedOut)
 		return answer, false

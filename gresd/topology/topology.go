@@ -251,43 +251,35 @@ func (m Matrix) Cost(i, j int) int {
 // islandsOf finds the sets of cards that NVLink joins, directly or through
 // other cards, by their lowest index.
 func islandsOf(t *Topology) []Island {
-	var islands []Island
-	seen := make([]bool, len(t.Cards))
-	for first := range t.Cards {
-		if seen[first] {
-			continue
-		}
-		rows := []int{first}
-		seen[first] = true
-		for next := 0; next < len(rows); next++ {
-			for j, pair := range t.Pairs[rows[next]] {
-				if pair.NVLinks > 0 && !seen[j] {
-					seen[j] = true
-					rows = append(rows, j)
-				}
+	sets := newSets(len(t.Cards))
+	for i := range sets {
+		for j := range i {
+			if t.Pairs[i][j].NVLinks > 0 {
+				sets.join(i, j)
 			}
 		}
-		if len(rows) > 1 {
-			islands = append(islands, t.island(rows))
+	}
+	var islands []Island
+	names := sets.all()
+	for set := range names {
+		if island := t.island(names, set); len(island.Cards) > 1 {
+			islands = append(islands, island)
 		}
 	}
 	return islands
 }
 
-func (t *Topology) island(rows []int) Island {
-	in := make([]bool, len(t.Cards))
-	for _, row := range rows {
-		in[row] = true
-	}
+// island describes the cards of one set. names has the set of each card.
+func (t *Topology) island(names []int, set int) Island {
 	island := Island{Switched: true, All: true}
 	for i, c := range t.Cards {
-		if !in[i] {
+		if names[i] != set {
 			continue
 		}
 		island.Cards = append(island.Cards, c.Index)
 		for j, pair := range t.Pairs[i][:i] {
 			switch {
-			case !in[j]:
+			case names[j] != set:
 			case pair.NVLinks == 0:
 				island.All = false
 			default:

@@ -58,11 +58,10 @@ func (n Node) String() string {
 // treeOf joins cards level by level, the nearest first. Each set that a level
 // makes larger becomes a node. Cards that no known level joins meet at the root.
 func treeOf(t *Topology, w *warnings) Node {
-	sets := make(unionFind, len(t.Cards))
+	sets := newSets(len(t.Cards))
 	nodes := make([]Node, len(t.Cards))     // the node of each set, at its first card
 	joined := make([][]Level, len(t.Cards)) // the level at which a pair met
 	for i, c := range t.Cards {
-		sets[i] = i
 		nodes[i] = Node{Cards: []int{c.Index}}
 		joined[i] = slices.Repeat([]Level{Unknown}, len(t.Cards))
 	}
@@ -105,6 +104,15 @@ func treeOf(t *Topology, w *warnings) Node {
 
 // unionFind is disjoint sets of rows; a set is named by its first row.
 type unionFind []int
+
+// newSets returns n sets of one card each.
+func newSets(n int) unionFind {
+	sets := make(unionFind, n)
+	for i := range sets {
+		sets[i] = i
+	}
+	return sets
+}
 
 func (u unionFind) find(i int) int {
 	for u[i] != i {

@@ -131,7 +131,8 @@ func TestIdleCardsAreReservedOnlyForAJobThatWaitsHere(t *testing.T) {
 		if c.here {
 			q.waiters = []*waiter{{jobID: 1}}
 		}
-		if _, err := q.ledger.Delete(9); err != nil {
+		_, onDisk := q.ledger.BeginDelete(9)
+		if err := onDisk.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		if !c.room {

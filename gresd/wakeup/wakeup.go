@@ -6,7 +6,6 @@ package wakeup
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 )
 
@@ -24,12 +23,20 @@ func (b Bell) Ring() {
 	}
 }
 
+// Sleep returns when d has passed. It returns true early if the bell has rung since the last return.
+func (b Bell) Sleep(d time.Duration) (woken bool) {
+	select {
+	case <-b:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
 // Wait waits so long; false when ctx was done before.
 func Wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false
@@ -52,37 +59,3 @@ func After(now time.Time, d time.Duration) time.Duration {
 	}
 	return left
 }
-
-// Sleeper lets one goroutine sleep until a time or until [Sleeper.Wake]. The zero value is ready.
-type Sleeper struct {
-	bell  atomic.Pointer[Bell]
-	timer *time.Timer // of the goroutine that sleeps
-}
-
-func (s *Sleeper) ring() Bell {
-	if b := s.bell.Load(); b != nil {
-		return *b
-	}
-	b := NewBell()
-	s.bell.CompareAndSwap(nil, &b)
-	return *s.bell.Load()
-}
-
-// Sleep returns when d has passed. It returns true early if Wake was called since the last return.
-// Only one goroutine may call it.
-func (s *Sleeper) Sleep(d time.Duration) (woken bool) {
-	if s.timer == nil {
-		s.timer = time.NewTimer(d)
-	} else {
-		s.timer.Reset(d)
-	}
-	select {
-	case <-s.ring():
-		return true
-	case <-s.timer.C:
-		return false
-	}
-}
-
-// Wake ends the sleep, or the next one at once. It never blocks.
-func (s *Sleeper) Wake() { s.ring().Ring() }

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -34,11 +35,7 @@ func (e *Error) Error() string { return e.Message }
 // returned as *Error; every other error means that gresd could not be reached
 // or did not answer in time.
 func (c *Client) Do(ctx context.Context, req Request) (Reply, error) {
-	timeout := c.Timeout
-	if timeout == 0 {
-		timeout = DefaultTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, DefaultTimeout))
 	defer cancel()
 
 	var d net.Dialer

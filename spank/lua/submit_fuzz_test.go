@@ -295,7 +295,7 @@ func judgeShare(site string, it item, words, options request.Options) (want take
 	}
 	asked, share := gpu.Share(count), gpu.Share(count)
 	// What was raised for memory or cores, by vgpu-srun.
-	if marked, err := gpu.ParsePercent(words["share"]); err == nil && it.name == "shard" && asked <= gpu.FullCard {
+	if marked, ok := gpu.ParseCount(words["share"], 100); ok && it.name == "shard" && asked <= gpu.FullCard {
 		share = min(share, gpu.Share(marked))
 	}
 	cards, _ := strconv.Atoi(options["cards"])

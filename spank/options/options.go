@@ -57,9 +57,3 @@ func Find(name string) (Option, bool) {
 	}
 	return Option{}, false
 }
-
-// Mistake is what a user is told of a value that the option does not take. The
-// plugin says the same.
-func (o Option) Mistake(given string) string {
-	return fmt.Sprintf("--vgpu-%[1]s: %[2]q: want %[3]s, for example --vgpu-%[1]s=%[4]s", o.Name, given, o.Want, o.Example)
-}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package options
+package options_test
 
 import (
 	"fmt"
@@ -10,17 +10,22 @@ import (
 	"testing"
 
 	"github.com/slurm-vgpu/slurm-vgpu/gresd/request"
+	"github.com/slurm-vgpu/slurm-vgpu/spank/options"
 )
 
 func TestEveryEntryOfTheListIsRead(t *testing.T) {
-	if n := strings.Count(definition, "\nOPTION("); n != len(List) || n == 0 {
-		t.Errorf("read %d of %d entries", len(List), n)
+	definition, err := os.ReadFile("options.def")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(definition), "\nOPTION("); n != len(options.List) || n == 0 {
+		t.Errorf("read %d of %d entries", len(options.List), n)
 	}
 }
 
 func TestGresdKnowsTheSameOptions(t *testing.T) {
 	names := []string{"share"} // of --gres
-	for _, o := range List {
+	for _, o := range options.List {
 		names = append(names, o.Name)
 		if _, err := request.Parse(request.Options{o.Name: o.Example}); err != nil {
 			t.Errorf("the example of --vgpu-%s: %v", o.Name, err)
@@ -34,7 +39,7 @@ func TestGresdKnowsTheSameOptions(t *testing.T) {
 // The scripts cannot read the list, so their copy is compared.
 func TestLuaKnowsTheSameOptions(t *testing.T) {
 	var names []string
-	for _, o := range List {
+	for _, o := range options.List {
 		names = append(names, fmt.Sprintf("%q", o.Name))
 	}
 	list := "local OPTIONS = {" + strings.Join(names, ", ") + "}"
@@ -49,7 +54,7 @@ func TestLuaKnowsTheSameOptions(t *testing.T) {
 		if file != "job_submit.lua" {
 			continue
 		}
-		for _, o := range List {
+		for _, o := range options.List {
 			if check := fmt.Sprintf("%q, %q}", o.Want, o.Example); !strings.Contains(string(text), check) {
 				t.Errorf("%s: --vgpu-%s: want the words %s", file, o.Name, check)
 			}
@@ -58,15 +63,11 @@ func TestLuaKnowsTheSameOptions(t *testing.T) {
 }
 
 func TestAMistakeSaysWhatIsWantedAndAnExample(t *testing.T) {
-	o, ok := Find("mem")
-	if !ok {
-		t.Fatal("no option mem")
-	}
 	want := `--vgpu-mem: "1.5g": want a whole number with K, M, G or T (powers of 1024), or 1% to 100% of the card, for example --vgpu-mem=8G`
-	if got := o.Mistake("1.5g"); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+	if _, err := request.Parse(request.Options{"mem": "1.5g"}); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	if _, ok := Find("memory"); ok {
+	if _, ok := options.Find("memory"); ok {
 		t.Error("found an option that there is not")
 	}
 }

@@ -203,12 +203,8 @@ func ReadConfig(path string) (Config, error) {
 	if _, err := toml.Decode(string(text), &file); err != nil {
 		return config, fmt.Errorf("read configuration %s: %w", path, err)
 	}
-	if file.Paths.RunDir != "" {
-		config.RunDir = file.Paths.RunDir
-	}
-	if file.Paths.Library != "" {
-		config.Library = file.Paths.Library
-	}
+	config.RunDir = cmp.Or(file.Paths.RunDir, config.RunDir)
+	config.Library = cmp.Or(file.Paths.Library, config.Library)
 	config.Scontrol, config.SlurmConf = file.Slurm.Scontrol, file.Slurm.Conf
 	return config, nil
 }

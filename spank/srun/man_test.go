@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurm-vgpu/slurm-vgpu/docs/man"
+	"github.com/slurm-vgpu/slurm-vgpu/tests/man"
 )
 
 // The page's parts are those of the usage text, by its paragraphs.

@@ -73,10 +73,7 @@ func (w Wrapper) Run(args []string) int {
 		if err != nil {
 			return w.fail(err)
 		}
-		job := w.Getenv("SLURM_JOB_ID")
-		if p.job != "" {
-			job = p.job
-		}
+		job := cmp.Or(p.job, w.Getenv("SLURM_JOB_ID"))
 		p.gresdPlaces, p.gpus = w.GresdPlaces, p.gpus || w.environmentAsksForGPUs()
 		rewritten, err := p.rewrite(job != "")
 		if err != nil {
@@ -134,10 +131,7 @@ func (w Wrapper) fail(err error) int {
 // find returns srun's path. A site may install vgpu-srun under the name srun;
 // then it must say where the real one is.
 func (w Wrapper) find() (string, error) {
-	name := w.Getenv("VGPU_SRUN")
-	if name == "" {
-		name = "srun"
-	}
+	name := cmp.Or(w.Getenv("VGPU_SRUN"), "srun")
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", fmt.Errorf("find srun: %w", err)
@@ -209,8 +203,7 @@ func read(args []string) (plan, error) {
 
 // take keeps one --vgpu option. As with srun, the last one of a name counts.
 func (p *plan) take(name string, o option) error {
-	known, ok := options.Find(name)
-	if !ok {
+	if _, known := options.Find(name); !known {
 		return &request.Error{Option: "--" + o.name, Want: "unknown option, see vgpu-srun --help"}
 	}
 	if len(o.words) == 1 && !strings.Contains(o.words[0], "=") {
@@ -223,7 +216,7 @@ func (p *plan) take(name string, o option) error {
 	}
 	// By itself first, in the words of the plugin.
 	if _, err := request.Parse(request.Options{name: o.value}); err != nil {
-		return errors.New(known.Mistake(o.value))
+		return err
 	}
 	p.given[name] = o.value
 	p.flags = append(p.flags, "--"+o.name)

@@ -100,7 +100,7 @@ func (n *node) start(t *testing.T, to io.Writer) {
 		t.Fatal(err)
 	}
 	s, err := server.New(server.Parts{
-		Config: inForce, Steps: n.steps, Ledger: records, Grants: grants, Costs: probe.Fixed(probe.Figure{Context: 500 * gpu.MiB}),
+		Config: inForce, Steps: n.steps, Ledger: records, Grants: grants, Costs: fixedCost{Context: 500 * gpu.MiB},
 		Observer: nobody{}, Node: here, Cards: of, Queue: queue, Outbox: notifier, MPS: manager, Linger: keeper,
 		Report: status.New(status.Parts{
 			Config: inForce, Cards: of, Node: here, Ledger: records, Grants: grants, InUse: queue.CurrentUse, ByMPS: manager.Serves, Version: "test", Log: log,
@@ -185,3 +185,10 @@ func (s *slurmds) stop() {
 		_ = cmd.Wait()
 	}
 }
+
+// fixedCost is the cost of a context on each model of card.
+type fixedCost probe.Figure
+
+func (f fixedCost) Of(string) probe.Figure { return probe.Figure(f) }
+
+func (fixedCost) Await(context.Context) {}

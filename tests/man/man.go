@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package man makes the manual pages: the text of a page is in PAGE.md beside
-// this file, and what a program defines (commands, options, keys of a file) is
-// put into it from the definitions. The tests of the programs call [Check], so
-// that a page that is behind its program fails; make man writes them anew.
+// Package man makes the manual pages. The text of a page is in docs/man/PAGE.md.
+// Its commands, options and keys come from the program. The tests of the
+// programs call [Check], which fails if a page is older than its program.
+// make man rewrites the pages.
 //
-// Of Markdown, a page uses: "# SECTION", "## Part", paragraphs, code (four
-// spaces), **bold**, *italic*, `code`, and definitions: a line with the term,
-// then lines that begin with ":   " or four spaces.
+// A page uses this Markdown: "# SECTION", "## Part", paragraphs, code (four
+// spaces), **bold**, *italic*, `code`, and definitions. A definition is a line
+// with the term, then lines that begin with ":   " or four spaces.
 package man
 
 import (
@@ -22,15 +22,15 @@ import (
 // UpdateEnv set to anything makes [Check] write the pages.
 const UpdateEnv = "VGPU_UPDATE_MAN"
 
-// Check compares docs/man/PAGE, such as "gresd.8", with what its text and the
-// parts give. A line {{name}} of the text stands for parts["name"].
+// Check compares docs/man/PAGE, such as "gresd.8", with the output of [Render]
+// for its text and the parts. A line {{name}} of the text stands for parts["name"].
 func Check(t *testing.T, page string, parts map[string]string) {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)
 	if !filepath.IsAbs(here) { // built with -trimpath
 		t.Fatal("want a build that knows its folder: without -trimpath")
 	}
-	path := filepath.Join(filepath.Dir(here), page)
+	path := filepath.Join(filepath.Dir(here), "../../docs/man", page)
 	text, err := os.ReadFile(path + ".md")
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func (w *writer) markdown(text string) {
 	w.endCode()
 }
 
-// plain writes a line that is neither empty nor code, and says whether it is
+// plain writes a line that is neither empty nor code, and reports whether it is
 // the term of a definition.
 func (w *writer) plain(line, next string) bool {
 	switch {
@@ -193,8 +193,8 @@ func inline(s string) string {
 	return strings.ReplaceAll(escape(s), "\x00", `\f`)
 }
 
-// escape keeps roff from reading text as a request, and hyphens from becoming
-// another letter, which nobody could paste into a shell.
+// escape prevents roff from reading text as a request, and from replacing hyphens
+// by a character that a shell does not accept.
 func escape(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "^", `\(ha`, "~", `\(ti`, "…", "...").Replace(s)
 	if strings.HasPrefix(s, ".") {

@@ -8,7 +8,7 @@ import (
 )
 
 func TestSleep(t *testing.T) {
-	var s Sleeper
+	s := NewBell()
 	for _, d := range []time.Duration{time.Millisecond, 0, -1, 20 * time.Millisecond} {
 		began := time.Now()
 		if s.Sleep(d) {
@@ -20,11 +20,11 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// Whenever it is called, Wake ends one sleep, and just one.
+// Whenever it is called, Ring ends one sleep, and just one.
 func TestWake(t *testing.T) {
-	var s Sleeper
-	s.Wake()
-	s.Wake()
+	s := NewBell()
+	s.Ring()
+	s.Ring()
 	if !s.Sleep(time.Hour) {
 		t.Error("not woken before its sleep")
 	}
@@ -34,7 +34,7 @@ func TestWake(t *testing.T) {
 	for i := range 100 {
 		go func() {
 			time.Sleep(time.Duration(i%30) * 10 * time.Microsecond)
-			s.Wake()
+			s.Ring()
 		}()
 		for !s.Sleep(time.Duration(1+i%2*36e5) * 100 * time.Microsecond) {
 		}

@@ -74,7 +74,7 @@ func option(name, value, about, byDefault string) string {
 	return fmt.Sprintf("%s\n:   %s.\n\n", term, sentence(about))
 }
 
-// sentence begins with a capital, unless it begins with what users write.
+// sentence capitalizes the first word, unless the word is a literal such as a path.
 func sentence(s string) string {
 	word, _, _ := strings.Cut(s, " ")
 	if strings.ContainsFunc(word, func(r rune) bool { return r < 'a' || r > 'z' }) {
