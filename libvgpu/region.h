@@ -72,11 +72,12 @@
 #define VGPU_GATE_SHUT 0x10u
 
 /* vgpu_slot.flags */
-#define VGPU_SLOT_SLICES_OK 0x1u      /* time slice set and read back */
-#define VGPU_SLOT_SLICES_REFUSED 0x2u /* the driver refused, or read back another value; or a client of MPS */
-#define VGPU_SLOT_GATED 0x4u          /* the budget gate has been used */
-#define VGPU_SLOT_UNWATCHED 0x8u      /* no thread follows gresd: the budget gate always holds */
-#define VGPU_SLOT_UNGATED 0x10u       /* it works without CUDA, too, and no hook sees that */
+#define VGPU_SLOT_SLICES_OK 0x1u /* time slice set and read back */
+#define VGPU_SLOT_SLICES_REFUSED \
+	0x2u /* the driver refused, or read back another value; or a client of MPS */
+#define VGPU_SLOT_GATED 0x4u     /* the budget gate has been used */
+#define VGPU_SLOT_UNWATCHED 0x8u /* no thread follows gresd: the budget gate always holds */
+#define VGPU_SLOT_UNGATED 0x10u  /* it works without CUDA, too, and no hook sees that */
 
 /* How long a dead process's slot still counts (measured on an H200: its memory
  * is gone within 40 ms). */

@@ -111,8 +111,8 @@ static bool varies(const struct vgpu_stream_batch *b)
 	return b->rest_ns != 0;
 }
 
-/* The part of a batch's time in which the card waited for the host. gresd measures it as a part of all
- * gaps. Until it has, the work in the gaps is taken for what such launches took alone. */
+/* The idle time in a batch's gaps. gresd measures the idle part of all gaps. Before its first value, the work
+ * in gaps is the estimates: these launches took so long when they were measured alone. */
 static double idle_of(struct gate *g, const struct vgpu_stream_batch *b, double est, double slack,
 		      double span, double counted)
 {
