@@ -96,9 +96,9 @@ static void learn(struct gate *g, const struct vgpu_stream_batch *b, double span
 	/* The host may have lost its processor while it recorded the events. */
 	if (b->launches == 1 && !b->solid)
 		slack += (double)(b->recorded_ns - b->asked_ns);
-	if (part >= 1 && b->nfuncs == 1 && !b->rest_ns && b->launches)
+	if (part >= 1 && !b->beside && b->nfuncs == 1 && !b->rest_ns && b->launches)
 		vgpu_cost_took(b->func[0].cost, b->launches,
-			       sure > slack ? (sure - slack) * own / (1 + b->beside) : 0);
+			       sure > slack ? (sure - slack) * own : 0);
 	vgpu_costs_learn(b->func, b->nfuncs, (double)b->rest_ns, least * own / (1 + b->beside),
 			 most);
 }
