@@ -172,8 +172,8 @@ struct vgpu_budget {
 };
 
 struct vgpu_demand {
-	/* Of jobs whose gaps gresd measures, in nanoseconds: the sum of the gaps in batches, in which the
-	 * card may have waited for the host. Only grows. */
+	/* The sum of the gaps in batches, in nanoseconds. The card may have waited for the host then. This
+	 * only grows, and only while gresd measures the job's gaps. */
 	uint64_t gaps_ns;
 	/* CLOCK_MONOTONIC: when a launch last went or waited. Updated while VGPU_GATE_WINDOW is set: gresd
 	 * gives windows to jobs that recently launched or waited. */

@@ -15,8 +15,8 @@ type correction struct {
 	at                  time.Time // when they were last read
 	left                time.Duration
 	given               time.Duration // by the last sample
-	// idlePart is the part of the gaps in which the card did not work. In all of the last gaps, it worked
-	// for work.
+	// During the last gaps, with a length of all, the card worked for work. idlePart is the idle part of
+	// the gaps, 0 to 1.
 	idlePart, work, all float64
 }
 
@@ -36,8 +36,8 @@ func (g *growing) read(sum uint64, part float64, most time.Duration) time.Durati
 	return time.Duration(max(0, min(g.until-before, float64(most))))
 }
 
-// sums are what the library writes into the cache, in nanoseconds: the sums of charges, of gaps, and of the
-// idle time in gaps that was not charged, and the balance.
+// sums are the values in a job's cache, in nanoseconds: all charges, all gaps, all idle time that was not
+// charged, and the balance.
 type sums struct {
 	charged, gaps, idle uint64
 	balance             int64

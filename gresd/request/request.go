@@ -98,7 +98,7 @@ func shown(s string) string {
 
 const maxShown = 64
 
-// knownOptions are the words of a token in the order in which Format writes them.
+// knownOptions lists the words of a token. Format writes them in this order.
 var knownOptions = append([]options.Option{{Name: "share", Want: wantShare}}, options.List...)
 
 const wantShare = "1 to 100 (hundredths of a card), 100 for each whole card, or with --vgpu-cards a share " +

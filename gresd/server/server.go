@@ -53,7 +53,7 @@ type Observer interface {
 	Reconciled(took time.Duration, ok bool)
 }
 
-// Costs are what a context takes of each model of card.
+// Costs returns the memory that one context takes on each model of card.
 type Costs interface {
 	Of(model string) probe.Figure
 	Await(ctx context.Context)

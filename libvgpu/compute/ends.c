@@ -12,8 +12,8 @@
 #include "reap.h"
 #include "wait.h"
 
-/* stream: the one of the program's call, or NULL. A full stream may wait for what the program does after the
- * call, so no event is recorded in it unless the call itself uses the stream. */
+/* stream: the stream that the program's call uses, or NULL. A full stream may wait for the program's next
+ * step. So an event is only recorded in a full stream if the call uses it, too. */
 static void end_work(struct lane *l, CUstream stream, bool other)
 {
 	if (!l->context || (stream && l->stream != stream))

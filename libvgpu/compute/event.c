@@ -4,8 +4,8 @@
 
 #include "event.h"
 
-/* A quarter of the entries that the simulated card's streams take. A driver's streams are said to take
- * as many. Calls without a hook add entries that are not counted. */
+/* A quarter of the entries of a stream of the simulated card. The size of a real stream is not documented;
+ * 1,024 is often reported. Calls without a hook add entries that are not counted. */
 #define MAY_BE_FULL 256
 
 __thread bool vgpu_inside;

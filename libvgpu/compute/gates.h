@@ -99,7 +99,7 @@ struct lane {
 	uint64_t held_ns;
 	uint64_t foreign_ns; /* when something was last put into the stream that is no work */
 	bool launched;       /* since the program last recorded an event in the stream */
-	/* vgpu_other_entries up to which the stream has passed all entries. */
+	/* The stream has completed all entries that came before vgpu_other_entries had this value. */
 	uint32_t passed_entries;
 };
 

@@ -111,8 +111,8 @@ static void test_next_to_neighbors(void)
 	CHECK(near(charge(&g, c, BATCH_OF_NS * 10 / 3, BATCH_OF_NS * 10 / 3, 0), BATCH_OF_NS));
 }
 
-/* Of the time of a batch, the card may have waited for the host in 80 %. gresd says how much of that it
- * was idle. */
+/* A batch with gaps: the card may have waited for the host for 80 % of the time. gresd publishes the idle
+ * part of the gaps. */
 static void test_gaps(void)
 {
 	static struct gate g;

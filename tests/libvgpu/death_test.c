@@ -165,8 +165,9 @@ static void test_hidden_processes_live(void)
 	}
 }
 
-/* In a sandbox that denies files and ends a process that calls kill, all live. early: it has
- * its slot before. least: of the peak after it asked for memory beside a process that lives. */
+/* The sandbox denies files and ends a process that calls kill. In it, all processes count as alive.
+ * early: the process takes its slot before it enters the sandbox. least: the smallest peak of memory, after
+ * an allocation next to a living process. */
 static void in_a_sandbox(bool early, uint64_t had, uint64_t bytes, int want, uint64_t least)
 {
 	struct sock_filter filter[] = {
